@@ -234,7 +234,7 @@ stop_grace_option = click.option(
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="Time between SIGTERM and SIGKILL.",
+    help="Time to end before SIGKILL.",
 )
 
 
@@ -362,10 +362,10 @@ def environment_argument(function: F) -> F:
 
 
 def grace_option() -> Callable[[F], F]:
-    """Add ``--grace``: the time that replicas have to exit after SIGTERM."""
+    """Add ``--grace``: the time that replicas have to end when they are stopped."""
     return click.option(
         "--grace",
         type=click.IntRange(min=0),
         metavar="SECONDS",
-        help="Time between SIGTERM and SIGKILL [default: the manifest's, else 30].",
+        help="Time to end before SIGKILL [default: the manifest's, else 30].",
     )

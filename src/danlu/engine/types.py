@@ -120,7 +120,7 @@ class RunningContainer(Protocol):
         """Wait until the container and every process it left are gone; may be called repeatedly."""
 
     async def stop(self, *, grace: float) -> None:
-        """Send SIGTERM to the main process, and SIGKILL to all after ``grace`` seconds."""
+        """Send the main process its stop signal, and SIGKILL to all after ``grace`` seconds."""
 
     def usage(self) -> ResourceUsage | None:
         """Return the current resource usage; None if it cannot be measured."""
@@ -137,7 +137,7 @@ class EnvironmentProgram(Protocol):
         """Wait until the program has ended; may be called repeatedly."""
 
     async def stop(self, *, grace: float) -> None:
-        """Send SIGTERM to the program, and SIGKILL to its descendants after ``grace`` seconds."""
+        """Send the program its stop signal; after ``grace`` seconds SIGKILL to its descendants."""
 
     async def send_signal(self, number: int) -> None:
         """Send a signal to the program; do nothing if it has ended."""

@@ -1,4 +1,4 @@
-"""Grace periods: how long the replicas of a job have between SIGTERM and SIGKILL."""
+"""Grace periods: how long the replicas of a stopped job have until SIGKILL."""
 
 from __future__ import annotations
 

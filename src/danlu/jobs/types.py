@@ -223,7 +223,7 @@ class JobBackend(Protocol):
         """Return a replica's last command; raises :class:`UsageError` if it has not run yet."""
 
     async def stop(self, name: str, *, grace: float | None = None) -> None:
-        """Stop the job: SIGTERM, then SIGKILL after ``grace`` seconds. Its record is kept.
+        """Stop the job: its stop signal, then SIGKILL after ``grace`` seconds. Its record is kept.
 
         By default each replica has its pod's ``terminationGracePeriodSeconds``, or 30 seconds.
         Another call with a shorter ``grace`` takes effect while the job is being stopped.

@@ -73,7 +73,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
       Without any it is the environment of the script's directory, else ``python`` (a path), else
       the active Python.
     * ``deadline``, ``finish_timeout`` (how long other replicas may go on after the job succeeded)
-      and ``grace`` (between SIGTERM and SIGKILL) are in seconds.
+      and ``grace`` (before SIGKILL) are in seconds.
     * ``volumes`` are ``SOURCE:TARGET[:ro]``; ``claims`` are directories by the name of a manifest's
       PersistentVolumeClaim.
     * ``directory`` is the current directory of the command. ``on`` is where the job runs

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 
 from tests.conftest import remove_tree
 from tests.programs import SYSTEM_PATH, lacking
@@ -81,31 +82,47 @@ def podman(*, storage: str = "") -> Iterator[Engine]:
             engine("rmi", "--all", "--force")
 
 
+class DockerDaemon:
+    """A daemon in a directory of a short name, which changes neither bridges nor iptables."""
+
+    def __init__(self, directory: Path, *, storage: str = "") -> None:
+        self.socket = directory / "docker.sock"
+        self.address = f"unix://{self.socket}"
+        self._log = directory / "log"
+        program = shutil.which("dockerd", path=SYSTEM_PATH) or "dockerd"
+        self._command = [program, "--data-root", f"{directory}/data", "-H", self.address]
+        self._command += ["--exec-root", f"{directory}/exec", "--pidfile", f"{directory}/pid"]
+        self._command += ["--bridge", "none", "--iptables=false", "--ip6tables=false"]
+        self._command += ["--storage-driver", storage] if storage else []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with self._log.open("a") as file:
+            self._process = subprocess.Popen(self._command, stdout=file, stderr=file)
+        _wait_until_ready(["docker", "-H", self.address, "info"], self._process, self._log)
+
+    def stop(self, signal: int = SIGTERM) -> None:
+        """Stop it; do nothing if it does not run.
+
+        By default its containers are stopped; after SIGKILL they run until it is started again.
+        """
+        if self._process is not None:
+            self._process.send_signal(signal)
+            self._process.wait(60)
+            self._process = None
+
+
 @contextmanager
 def docker_daemon(*, storage: str = "") -> Iterator[Engine]:
-    """Start docker with a separate daemon that changes neither bridges nor iptables."""
+    """Start docker with a separate daemon."""
     with make_short_directory() as directory:
-        socket = f"unix://{directory}/docker.sock"
-        options = [
-            "--data-root",
-            f"{directory}/data",
-            "--exec-root",
-            f"{directory}/exec",
-            "-H",
-            socket,
-        ]
-        options += ["--pidfile", f"{directory}/pid", "--bridge", "none", "--iptables=false"]
-        options += ["--ip6tables=false", *(["--storage-driver", storage] if storage else [])]
-        program = shutil.which("dockerd", path=SYSTEM_PATH) or "dockerd"
-        log = directory / "log"
-        with log.open("w") as file:
-            daemon = subprocess.Popen([program, *options], stdout=file, stderr=file)
+        daemon = DockerDaemon(directory, storage=storage)
         try:
-            _wait_until_ready(["docker", "-H", socket, "info"], daemon, log)
-            yield Engine(["docker", "-H", socket], [], [])
+            daemon.start()
+            yield Engine(["docker", "-H", daemon.address], [], [])
         finally:
-            daemon.terminate()
-            daemon.wait(30)
+            daemon.stop()
 
 
 def _wait_until_ready(ready: list[str], daemon: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,5 +1,7 @@
 """Graphs of environments."""
 
+import subprocess
+
 import pytest
 from msgspec.structs import replace
 
@@ -42,7 +44,7 @@ from danlu.graph.ops import (
     Unresolved,
     Wheel,
 )
-from danlu.graph.types import Graph
+from danlu.graph.types import Graph, Vertex
 from danlu.lang.functions.base import GitConfig, LoginShell
 from danlu.lang.functions.runtime import EnvironmentVariables
 from danlu.lang.functions.steps import CopyStep, HttpStep, LockedHttp, RunStep, StepSecret
@@ -279,3 +281,35 @@ def test_adding_a_package_changes_one_group() -> None:
     ]
     assert len(groups[1] - groups[0]) <= 2
     assert len(groups[0] & groups[1]) >= len(groups[0]) - 1
+
+
+def assemble_run(script: str) -> Vertex:
+    return assemble(replace(ENVIRONMENT, steps=(RunStep((script,)),)), LOCK, ProjectDigests()).root
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo a\nfalse\necho b", "run(): line 2 failed with exit code 1: false"),
+        ("echo a\n\nfalse | cat", "run(): line 3 failed with exit code 1: cat"),
+        ("echo a\n(cd /; false)", "run(): line 2 failed with exit code 1: ( cd /; false )"),
+        ("f() { ls /none; }\nf", "run(): failed with exit code 2: ls /none"),
+        ("true\nexit 3", "run(): failed with exit code 3: exit 3"),
+        ("trap 'echo bye >&2' EXIT\nfalse", "bye"),
+        ("set +e\nfalse\nset -e\ntrue", ""),
+        ("x=$(false || true)\n! true\nfalse || true\n[ $# = 0 ]\n[ $LINENO = 5 ]", ""),
+    ],
+)
+def test_a_script_of_several_lines_says_which_command_failed(script: str, said: str) -> None:
+    op = assemble_run(script).op
+    assert isinstance(op, Exec)
+    assert op.args[-1] == script  # what the history of the image shows
+    done = subprocess.run(op.args, capture_output=True, text=True, check=False)
+    assert bool(done.returncode) == bool(said)
+    assert (done.stderr.splitlines() or [""])[-1] == said
+
+
+def test_a_script_of_one_line_runs_as_it_is() -> None:
+    op = assemble_run("make all").op
+    assert isinstance(op, Exec)
+    assert op.args == ("/bin/bash", "-euo", "pipefail", "-c", "make all")

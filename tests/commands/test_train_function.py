@@ -72,6 +72,20 @@ def read_value(file: Path) -> Any:
     return open_values(file.read_bytes(), trusted=False)[call_entry.VALUE_NAME]
 
 
+def save_when_terminated() -> None:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:
+        print("saved")
+
+
+def test_sigterm_unwinds_a_function(tmp_path: Path) -> None:
+    result = run_call(RemoteCall(save_when_terminated), tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (143, "saved\n", "")
+    assert not (tmp_path / "raised").exists()
+
+
 def test_function_runs_in_another_process(tmp_path: Path) -> None:
     result = run_call(RemoteCall(os.path.join, ("a", "b")), tmp_path)
     assert (result.returncode, result.stderr) == (0, "")

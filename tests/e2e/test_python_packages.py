@@ -231,3 +231,47 @@ def test_added_packages_are_locked_or_nothing_changes(project: Project) -> None:
     assert "no longer needed: Python packages packaging, six" in removed.stderr
     assert 'install.python_packages(name=["tqdm>1"])  # kept' in file.read_text()
     project("lock", "--check")
+
+
+def test_a_lock_with_conflict_markers_is_merged_with_the_versions_of_both_sides(
+    project: Project, index: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, directory = index
+    for name in ("common", "left", "right"):
+        publish(directory, name, "1.0")
+    sides: dict[str, str] = {}
+    for names in ("common", "common left", "common right"):
+        requirements = [f'"{name} --index-url {url}"' for name in names.split()]
+        project.write(f"install.python_packages([{', '.join(requirements)}])")
+        if sides:
+            (project.directory / "danlu.lock").write_text(sides["common"])
+        project("lock")
+        sides[names] = (project.directory / "danlu.lock").read_text()
+    # Newer versions that neither branch has locked.
+    for name in ("common", "left", "right"):
+        publish(directory, name, "2.0")
+    files = [tmp_path / name for name in ("ours", "base", "theirs")]
+    for file, names in zip(files, ("common left", "common", "common right"), strict=True):
+        file.write_text(sides[names])
+    merged = subprocess.run(
+        ["git", "merge-file", "-p", *map(str, files)], capture_output=True, text=True, check=False
+    )
+    assert "<<<<<<<" in merged.stdout
+    lock = project.directory / "danlu.lock"
+    lock.write_text(merged.stdout)
+    requirements = [f'"{name} --index-url {url}"' for name in ("common", "left", "right")]
+    project.write(f"install.python_packages([{', '.join(requirements)}])")
+    refused = project("build", check=False)
+    assert refused.returncode == 2
+    assert "danlu.lock has merge conflicts" in refused.stderr
+    assert "run `danlu lock`" in refused.stderr
+    assert lock.read_text() == merged.stdout
+    assert "merged both sides" in project("lock").stderr
+    packages = tomllib.loads(lock.read_text())["function"]["build"]["packages"]
+    versions = {package["name"]: package["version"] for package in packages}
+    assert {name: versions[name] for name in ("common", "left", "right")} == {
+        "common": "1.0",
+        "left": "1.0",
+        "right": "1.0",
+    }
+    project("lock", "--check")

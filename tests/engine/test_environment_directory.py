@@ -20,8 +20,15 @@ from danlu.commands.environments.manage import (
     rename_environment,
     take_down,
 )
+from danlu.commands.environments.spec import UpOptions
 from danlu.commands.project import Project
-from danlu.commands.remote.contexts import Context, create_context, read_contexts
+from danlu.commands.remote.contexts import (
+    Context,
+    apply_context,
+    create_context,
+    read_contexts,
+    remove_context,
+)
 from danlu.commands.remote.environment_access import list_access
 from danlu.commands.settings import load_settings
 from danlu.engine import environment_directory
@@ -120,6 +127,62 @@ def test_an_environment_of_another_context_is_not_selected(
         assert environment.exists()
     assert main(["down", "digits", "--on", "local"]) == 0
     assert not environment.exists()
+
+
+def test_environments_of_two_clusters_are_told_apart(
+    environment: EnvironmentDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path))
+    paths = paths_of(tmp_path)
+    for name, engine in (("test", "kubernetes:test"), ("prod", "kubernetes:prod/team")):
+        create_context(name, Context(engine), paths)
+    spec = msgspec.structs.replace(environment.read_spec(), engine="kubernetes", context="test")
+    environment.write_spec(spec)
+
+    def list_names(context: str) -> str:
+        assert main(["ps", "-q", "--on", context]) == 0
+        return capfd.readouterr().out
+
+    contexts = ("test", "kubernetes:test", "prod", "kubernetes", "docker")
+    assert [list_names(context) for context in contexts] == ["digits\n", "digits\n", "", "", ""]
+    assert main(["ps", "--format", "json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)
+    assert (row["context"], row["engine"]) == ("test", "kubernetes")
+    assert main(["stop", "digits", "--on", "prod"]) == 2
+    error = capfd.readouterr().err
+    assert "environment digits is not in context prod" in error
+    assert "it is in context test" in error
+    # What runs in a context stays when that is removed, and keeps its name.
+    remove_context("test", paths)
+    assert list_names("prod") == ""
+    # Earlier versions recorded no context.
+    environment.write_spec(msgspec.structs.replace(spec, context=""))
+    assert [list_names(context) for context in ("prod", "docker")] == ["digits\n", ""]
+
+
+def test_an_environment_stays_in_its_cluster(
+    environment: EnvironmentDirectory, tmp_path: Path
+) -> None:
+    paths = paths_of(tmp_path)
+    spec = msgspec.structs.replace(
+        environment.read_spec(),
+        engine="kubernetes",
+        context="kubernetes:test",
+        project=str(tmp_path),
+    )
+    environment.write_spec(spec)
+    settings = apply_context(load_settings(paths), Context("kubernetes:prod"), "kubernetes:prod")
+    with pytest.raises(UsageError, match="environment digits is in context kubernetes:test"):
+        up.start_environment(
+            tmp_path,
+            settings=settings,
+            options=UpOptions(name="digits", engine="kubernetes"),
+            progress=lambda event: None,
+            image="box:1",
+        )
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -12,7 +12,7 @@ from danlu.environment.types import (
 from danlu.lang.evaluation import evaluate, list_functions
 from danlu.lang.functions.base import LoginShell
 from danlu.lang.functions.config import JupyterServer
-from danlu.lang.functions.runtime import PortExposure
+from danlu.lang.functions.runtime import NamedCommands, PortExposure
 from danlu.lang.functions.steps import RunStep
 from danlu.lang.functions.vscode import VscodeExtensions
 from tests.lang.support import InMemoryLoader, envd
@@ -167,3 +167,23 @@ def test_load_is_relative_to_the_loading_file() -> None:
 def test_functions_lists_what_can_be_built() -> None:
     text = "def build():\n  pass\ndef _h():\n  pass\ndef f(a):\n  pass\ndef g(a=1):\n  pass\n"
     assert list_functions("build.envd", InMemoryLoader({"build.envd": text})) == ["build", "g"]
+
+
+def test_the_names_of_commands_that_envds_own_files_use() -> None:
+    names = (
+        "go version",
+        "rust version",
+        "nodejs version",
+        "pixi-via",
+        "uv-python",
+        "numpy",
+        "root",
+    )
+    environment = envd(
+        f"""
+        def build():
+            runtime.command(commands={{name: "true" for name in {names}}})
+        """
+    )
+    (declared,) = environment.find_all(NamedCommands)
+    assert tuple(name for name, _ in declared.commands) == names

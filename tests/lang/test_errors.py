@@ -34,6 +34,8 @@ CALLS = [
         "host_path='b'",
         "",
     ),
+    ("io.copy('a', '/proc/x')", "/proc belongs to the kernel", "'/proc/x'", "/opt"),
+    ("io.copy('a', 'srv/../dev')", "/dev belongs to the kernel", "'srv/../dev'", "/opt"),
     ("install.python(3.11)", "must be text, not a number", "3.11", 'write "3.11"'),
     ("install.python('2.7')", "invalid Python version '2.7'", "'2.7'", "3.11"),
     ("install.python_packages('numpy')", "not one string", "'numpy'", '["numpy"]'),

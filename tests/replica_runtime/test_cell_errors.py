@@ -141,3 +141,73 @@ def test_excepthook_set_by_the_cell_is_called(notebook: Path) -> None:
     result = run(write_cell_bundle(notebook, code))
     assert (result.code, result.out, result.err) == (1, "mine division by zero\n", "")
     assert result.raised["line"] == 3
+
+
+SIGTERM_TO_ITSELF = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+finally:
+    print("saved")
+"""
+
+
+def test_sigterm_unwinds_a_cell(notebook: Path) -> None:
+    result = run(write_cell_bundle(notebook, SIGTERM_TO_ITSELF))
+    assert (result.code, result.out, result.err, result.raised) == (143, "saved\n", "", {})
+
+
+def test_sigterm_cancels_the_main_task_of_a_cell(notebook: Path) -> None:
+    code = """
+import asyncio, os, signal
+
+async def main():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        print("cancelled")
+        raise
+
+asyncio.run(main())
+"""
+    result = run(write_cell_bundle(notebook, code))
+    assert (result.code, result.out, result.err) == (143, "cancelled\n", "")
+
+
+def test_a_second_sigterm_ends_a_cell_that_caught_the_first(notebook: Path) -> None:
+    code = """
+import os, signal
+while True:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    except KeyboardInterrupt:
+        print("caught", flush=True)
+"""
+    result = run(write_cell_bundle(notebook, code))
+    assert (result.code, result.out) == (-signal.SIGTERM, "caught\n")
+
+
+def test_sigterm_reaches_the_handler_of_a_cell(notebook: Path) -> None:
+    code = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda number, frame: print("handled"))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    result = run(write_cell_bundle(notebook, code))
+    assert (result.code, result.out) == (0, "handled\n")
+
+
+def test_sigterm_ends_processes_that_a_cell_forks_as_usual(notebook: Path) -> None:
+    code = """
+import multiprocessing, signal
+process = multiprocessing.get_context("fork").Process(target=signal.pause)
+process.start()
+process.terminate()
+process.join()
+print(process.exitcode)
+"""
+    result = run(write_cell_bundle(notebook, code))
+    assert (result.code, result.out, result.err) == (0, "-15\n", "")

@@ -198,3 +198,14 @@ def test_conflicts_name_missing_packages(tmp_path: Path) -> None:
         "it has a 1.0, but A>=2 is required",
         "c is missing",
     ]
+
+
+def test_a_file_outside_the_project_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / C).write_bytes(b"")
+    for place in (f"../{C}", str(tmp_path / C)):
+        file = f'{{ path = "{place}", hashes = {{ sha256 = "{A}" }} }}'
+        path = write(project, f'{HEAD}[[packages]]\nname = "c"\narchive = {file}\n')
+        with pytest.raises(UsageError, match="outside the project"):
+            import_pylock(path, DEBIAN, project=project)

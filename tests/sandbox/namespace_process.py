@@ -43,18 +43,19 @@ def run_inside(
     home: Path,
     ordinary: bool,
     ids: bool = True,
+    uid: int = 0,
     enter: Callable[[Paths], None] = userns.enter,
 ) -> T:
     """Run ``function`` in a forked child whose DANLU_HOME is ``home``; return its result.
 
     ``ordinary`` gives up root first, where this process has it, for an account that without ``ids``
-    has no subordinate ones; ``enter`` makes the namespaces.
+    has no subordinate ones, and whose number is ``uid`` if given; ``enter`` makes the namespaces.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _run_child(function, write, home, ordinary, ids, enter)
+        _run_child(function, write, home, (ordinary, ids, uid), enter)
     os.close(write)
     try:
         with os.fdopen(read, "rb") as file:
@@ -76,13 +77,13 @@ def _run_child(
     function: Callable[[], T],
     write: int,
     home: Path,
-    ordinary: bool,
-    ids: bool,
+    account: tuple[bool, bool, int],
     enter: Callable[[Paths], None],
 ) -> None:
+    ordinary, ids, uid = account
     try:
         if ordinary and os.geteuid() == 0:
-            become_ordinary(home, ids=ids)
+            become_ordinary(home, ids=ids, uid=uid)
         enter(Paths.of({"DANLU_HOME": str(home)}))
         data = pickle.dumps((True, function()))
     except BaseException:
@@ -92,10 +93,10 @@ def _run_child(
     os._exit(0)
 
 
-def become_ordinary(home: Path, *, ids: bool = True) -> None:
-    user = account()
+def become_ordinary(home: Path, *, ids: bool = True, uid: int = 0) -> None:
     _linux.unshare(_linux.CLONE_NEWNS)
     _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
+    user = _add_account(uid, home) if uid else account()
     _make_reachable(Path(sys.base_prefix), ROOT, Path(sys.prefix))
     for directory in (home, *home.parents):
         if directory.stat().st_mode & 0o001 == 0:
@@ -111,6 +112,24 @@ def become_ordinary(home: Path, *, ids: bool = True) -> None:
     # As after an exec: else /proc/self is root's, and no id map can be written in it.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     os.environ.update(HOME=str(home), USER=user.pw_name)
+
+
+def _add_account(uid: int, home: Path) -> pwd.struct_passwd:
+    """Add an account with that number, in this process's mount namespace only."""
+    name = f"user{uid}"
+    _extend_file(Path("/etc/passwd"), f"{name}:x:{uid}:{uid}::{home}:/bin/sh\n")
+    _extend_file(Path("/etc/group"), f"{name}:x:{uid}:\n")
+    return pwd.getpwnam(name)
+
+
+def _extend_file(file: Path, line: str) -> None:
+    """Show a file with one more line, in this process's mount namespace only."""
+    # First, because the first entry with a number counts.
+    with NamedTemporaryFile("w") as lent:
+        lent.write(f"{line}{file.read_text()}")
+        lent.flush()
+        os.chmod(lent.name, 0o644)
+        _linux.mount(lent.name, str(file), flags=_linux.MS_BIND)
 
 
 def _lend_ids(user: pwd.struct_passwd) -> None:

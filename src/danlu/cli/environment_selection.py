@@ -7,13 +7,14 @@ from pathlib import Path
 from danlu.cli.session import Session
 from danlu.commands.environments.manage import (
     default_name,
+    find_context_name,
     find_environment,
     find_own_environment,
+    is_in_context,
 )
 from danlu.commands.project import Project
-from danlu.engine.environment_directory import EMBEDDED_ENGINE, EnvironmentDirectory
+from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.errors import StoreError, UsageError
-from danlu.util.danlu_program import LOCAL_CONTEXT
 
 
 def select_default_name(run: Session) -> str:
@@ -31,7 +32,7 @@ def _find_target(run: Session) -> Project | Path:
 def select_environment(run: Session, name: str) -> EnvironmentDirectory:
     """Return the environment called ``name``; if empty, that of the current directory.
 
-    Raises :class:`~danlu.errors.UsageError` if it does not exist, or if it is in another engine
+    Raises :class:`~danlu.errors.UsageError` if it does not exist, or if it is in another context
     than that of ``--on``.
     """
     if name:
@@ -39,17 +40,17 @@ def select_environment(run: Session, name: str) -> EnvironmentDirectory:
     else:
         environment = find_own_environment(_find_target(run), run.paths)
     if run.on:
-        _check_engine(environment, run)
+        _check_context(environment, run)
     return environment
 
 
-def _check_engine(environment: EnvironmentDirectory, run: Session) -> None:
+def _check_context(environment: EnvironmentDirectory, run: Session) -> None:
     try:
-        engine = environment.read_spec().engine
+        spec = environment.read_spec()
     except StoreError:
-        return  # a damaged one has no engine, and can be removed
-    if engine != run.context.engine_name:
-        place = LOCAL_CONTEXT if engine == EMBEDDED_ENGINE else engine
+        return  # a damaged one has no context, and can be removed
+    if not is_in_context(spec, run.named_context, run.paths):
+        place = find_context_name(spec)
         raise UsageError(
             f"environment {environment.name} is not in context {run.on}",
             hint=f"it is in context {place}: leave out --on, or use `--on {place}`",

@@ -61,7 +61,9 @@ def format_error(error: DanluError, terminal: Terminal) -> Iterator[str]:
         for line in mask_credentials(detail).rstrip("\n").split("\n"):
             text = f"  {strip_control_sequences(line)}".rstrip()
             # A resolver writes sentences; other details are lines of a program's output.
-            yield from _wrap(text, terminal.width) if isinstance(error, ResolveError) else (text,)
+            yield from (
+                _wrap_line(text, terminal.width) if isinstance(error, ResolveError) else (text,)
+            )
     if error.hint:
         label = terminal.style("hint:", "cyan", "bold")
         head, *tail = mask_credentials(error.hint).splitlines()
@@ -69,7 +71,7 @@ def format_error(error: DanluError, terminal: Terminal) -> Iterator[str]:
         yield from (f"      {strip_control_sequences(line)}" for line in tail)
 
 
-def _wrap(line: str, width: int) -> list[str]:
+def _wrap_line(line: str, width: int) -> list[str]:
     """Return ``line`` in lines of at most ``width`` columns, cut at spaces only."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(

@@ -17,7 +17,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.lock import STDOUT, LockReport, lock
+from danlu.commands.lock import STDOUT, LockReport, explain, lock, merge_files
 from danlu.util.files import check_parent_directory
 
 
@@ -49,6 +49,19 @@ from danlu.util.files import check_parent_directory
     default="",
     help="Also lock for these platforms (linux/arm64).",
 )
+@click.option(
+    "--merge",
+    "versions",
+    nargs=3,
+    metavar="BASE OURS THEIRS",
+    help="Merge three versions of a lockfile into OURS, as git's merge driver.",
+)
+@click.option(
+    "--why",
+    "explained",
+    metavar="NAME",
+    help="Only show which requirements bring the Python package NAME in.",
+)
 @format_option()
 @progress_option
 @on_option
@@ -59,6 +72,8 @@ def command(
     check: bool,
     export: str | None,
     platform: str,
+    versions: tuple[str, str, str] | None,
+    explained: str | None,
     form: str,
     progress: str,
 ) -> None:
@@ -73,6 +88,16 @@ def command(
     if export == "-" and form == "json":
         raise click.UsageError("--format json cannot be combined with --export -")
     run = current_session()
+    if versions is not None:
+        merge_files(*(run.directory / version for version in versions))
+        return
+    if explained is not None:
+        reasons = explain(run.open_project(file), explained, settings=run.settings)
+        if form == "json":
+            print_json(reasons, run.terminal)
+        else:
+            run.terminal.write_stdout("\n".join(reasons))
+        return
     export_path = None if export in (None, "-") else run.directory / str(export)
     if export_path is not None:
         check_parent_directory(export_path)

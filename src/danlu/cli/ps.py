@@ -41,9 +41,7 @@ def command(everywhere: bool, form: str) -> None:
     run = current_session()
     if everywhere and run.on:
         raise click.UsageError("--all cannot be combined with --on")
-    rows = list(list_local_environments(run.paths))
-    if run.on:
-        rows = [row for row in rows if row["engine"] in ("", run.context.engine_name)]
+    rows = list(list_local_environments(run.paths, run.named_context if run.on else None))
     if everywhere:
         rows += _list_other_machines(run)
     if form == "json":

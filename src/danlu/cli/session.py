@@ -62,7 +62,8 @@ class Session:
             return settings
         from danlu.commands.remote.contexts import apply_context
 
-        return apply_context(settings, self.context)
+        name, context = self.named_context
+        return apply_context(settings, context, name)
 
     @property
     def has_contexts(self) -> bool:

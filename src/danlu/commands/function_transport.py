@@ -44,6 +44,7 @@ _RUNTIME_MODULES = (
     "matplotlib_backend",
     "pickles",
     "results",
+    "termination",
 )
 
 _SITE_DIRECTORIES = frozenset(("site-packages", "dist-packages"))

@@ -133,7 +133,15 @@ def lock(
     if ``check`` finds the lock out of date, :class:`UsageError` if it cannot be exported,
     :class:`OutsideError` if an index no longer has a locked file, whose URL the export needs.
     """
+    from danlu.resolve.lockfile import has_conflict_markers
+
     fresh = upgrade_all or bool(upgrade)
+    before = project.lock_text
+    conflicted = has_conflict_markers(before) and not check
+    if conflicted:
+        from danlu.resolve.lock_merge import merge_conflicted_text
+
+        project.stage_lock(merge_conflicted_text(before, project.lock_path.name))
     request = _make_request(project, settings, progress, upgrade, upgrade_all=upgrade_all)
     if export:
         _check_export(request, export)
@@ -144,16 +152,68 @@ def lock(
     requests = [target for item in platforms for target in item.all_targets]
     outdated = [item for item in requests if item.stale or fresh]
     lines: tuple[str, ...] = ()
-    before = project.lock_text
     if outdated and check:
         raise _difference_error(outdated[0])
     if outdated:
         # Source distributions are built in the sandbox, which needs a user namespace.
         userns.enter(settings.paths)
         lines = anyio.run(_lock_in_store, outdated).lines
+    elif conflicted:
+        project.write_lock(project.lock)
+    if conflicted:
+        lines = (f"merged both sides of the conflicts in {project.lock_path.name}", *lines)
     assert first.section is not None
     exported = anyio.run(_export_pylock, first, first.section, export) if export else ""
     return LockReport(project.lock_text != before, lines, project.lock_path, exported)
+
+
+def explain(project: Project, name: str, *, settings: Settings) -> tuple[str, ...]:
+    """Return why the Python package ``name`` is in the lock, in lines to show.
+
+    Raises :class:`UsageError` if the package is not in the lock.
+    """
+    from danlu.environment.package_names import normalize_name
+    from danlu.resolve.python.reasons import explain_package
+
+    environment = project.environment()
+    section = project.lock.find(project.target, host_platform())
+    wanted = normalize_name(name)
+    if section is None or all(package.name != wanted for package in section.packages):
+        versions = {**_base_versions(section), **_system_versions(section)} if section else {}
+        raise UsageError(
+            f"{name} is not a Python package in {project.lock_path.name}",
+            hint="it is a system package: see `danlu plan`"
+            if name in versions
+            else "run `danlu lock` if the build file has changed",
+        )
+    return anyio.run(
+        partial(
+            explain_package,
+            environment,
+            section,
+            wanted,
+            project=project.directory,
+            paths=settings.paths,
+            config=settings.config,
+        )
+    )
+
+
+def merge_files(base: Path, ours: Path, theirs: Path) -> None:
+    """Merge three versions of a lockfile into ``ours``: a merge driver of git (gitattributes(5)).
+
+    Raises :class:`LockError` if one is invalid; ``ours`` is unchanged then.
+    """
+    from danlu.resolve.lock_merge import merge_lock_texts
+    from danlu.resolve.lockfile import write_lock
+
+    try:
+        texts = [path.read_text(encoding="utf-8") for path in (base, ours, theirs)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read a version of danlu.lock: {error}") from error
+    merged = merge_lock_texts(*texts, file="danlu.lock")
+    with translate_disk_full(str(ours)):
+        write_atomic(ours, write_lock(merged).encode())
 
 
 def _choose_locked_platforms(project: Project, text: str) -> tuple[Platform, ...]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from danlu.util.config import Configuration, load_configuration
+from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.paths import Paths
 
 
 class Settings(msgspec.Struct, frozen=True):
     """Paths and configuration of the user, the same for all projects.
 
-    ``engine`` is the engine of the context in which the command runs.
+    ``context`` is the name of the context in which the command runs, ``engine`` its engine.
     """
 
     paths: Paths
     config: Configuration
     engine: str = "embedded"
+    context: str = LOCAL_CONTEXT
 
 
 def load_settings(paths: Paths | None = None) -> Settings:

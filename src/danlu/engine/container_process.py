@@ -12,6 +12,7 @@ import anyio
 from anyio import to_thread
 
 from danlu.engine import embedded, procfs
+from danlu.engine.stop_signals import StopSignals
 from danlu.engine.types import ContainerExit, ResourceUsage
 from danlu.sandbox import container_processes
 from danlu.sandbox.types import SYSTEM_PATH
@@ -68,6 +69,7 @@ class ContainerProcess:
         self._ended = anyio.Event()
         self._status: tuple[int, datetime] = (0, datetime.now(UTC))
         self._killed = 0
+        self._stop_signals = StopSignals(self._find_program, self._send_stop_signal)
         self._exit: ContainerExit | None = None
         self._finishing = anyio.Lock()
         asyncio.get_running_loop().add_reader(self._descriptor, self._reap_keeper)
@@ -100,12 +102,13 @@ class ContainerProcess:
         return self._exit
 
     async def stop(self, *, grace: float) -> None:
-        """Send SIGTERM, and SIGKILL to everything that is left ``grace`` seconds later."""
+        """Send the stop signal, and SIGKILL to everything that is left ``grace`` seconds later.
+
+        See :mod:`danlu.engine.stop_signals`.
+        """
         with anyio.CancelScope(shield=True):
             if grace > 0 and not self._ended.is_set():
-                self._send_sigterm()
-                with anyio.move_on_after(grace):
-                    await self._ended.wait()
+                await self._stop_signals.stop(self._ended, grace=grace)
             if not self._ended.is_set():
                 await self._kill_all()
             await self.wait()
@@ -140,12 +143,15 @@ class ContainerProcess:
         exit = await to_thread.run_sync(self._finish, -self._killed if self._killed else code)
         return ContainerExit(exit.code, exit.reason, exit.message, time)
 
-    def _send_sigterm(self) -> None:
+    def _find_program(self) -> int | None:
+        return self.pid if self._is_exec else embedded.find_program(self.keeper)
+
+    def _send_stop_signal(self, number: int) -> None:
         if not self._is_exec:
-            if not embedded.send_signal(self.keeper, signal.SIGTERM):
-                self._killed = signal.SIGTERM
+            if not embedded.send_signal(self.keeper, number):
+                self._killed = number
         elif (program := self.pid) is not None:
-            container_processes.send_signal(program, signal.SIGTERM)
+            container_processes.send_signal(program, number)
 
     async def _kill_all(self) -> None:
         # Kill the program before its keeper, which then still passes on its last output.

@@ -239,8 +239,8 @@ def send_signal(keeper: int, number: int) -> bool:
     if first is None:
         container_processes.kill_container(keeper)
         return False
-    script = "".join(container_processes.read_cmdline(first)[2:3])
-    if script.endswith((_WAIT_SCRIPT, WAIT_SCRIPT_ONE_STREAM)):
+    script = _read_wait_script(first)
+    if script:
         # The waiting shell would drop it; its only child is the program.
         for program in container_processes.child_pids(first):
             processes = [program]
@@ -256,6 +256,20 @@ def send_signal(keeper: int, number: int) -> bool:
         container_processes.kill_container(keeper)
         return False
     return True
+
+
+def find_program(keeper: int) -> int | None:
+    """Return the program of a keeper; None if it has not started or has ended."""
+    first = container_processes.find_container_init(keeper)
+    if first is None or not _read_wait_script(first):
+        return first
+    return next(iter(container_processes.child_pids(first)), None)
+
+
+def _read_wait_script(first: int) -> str:
+    """Return the script of a container's first process if that is our waiting shell."""
+    script = "".join(container_processes.read_cmdline(first)[2:3])
+    return script if script.endswith((_WAIT_SCRIPT, WAIT_SCRIPT_ONE_STREAM)) else ""
 
 
 def _is_init_command(pid: int, script: str) -> bool:

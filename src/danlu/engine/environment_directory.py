@@ -98,6 +98,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         shm_size: Bytes of ``/dev/shm``; 0 for the default.
         init: Shell commands that run once per start, before the services.
         engine: What runs the container (:mod:`danlu.engine.environment_engines`).
+        context: The context whose cluster it is in; empty in other engines, and if it is unknown.
         network: Pods have that of the cluster.
         ssh_port: Where SSH clients may connect without a ``ProxyCommand``; None for nowhere.
         authorized_keys: Public keys that may log in there, besides the environment's own.
@@ -118,6 +119,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     services: tuple[ServiceSpec, ...] = ()
     ports: tuple[PortForward, ...] = ()
     engine: str = EMBEDDED_ENGINE
+    context: str = ""
     volumes: tuple[NamedVolume, ...] = ()
     network: NetworkName = "host"
     ssh_port: PortForward | None = None

@@ -35,6 +35,7 @@ LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 #: Modules of the package ``danlu_replica`` next to this program.
 _results = None  # type: Any
 _display = None  # type: Any
+_termination = None  # type: Any
 
 
 def minor_version() -> str:
@@ -44,6 +45,7 @@ def minor_version() -> str:
 
 def main(directory: str) -> int:
     """Call the function and return the exit code: 1 if it raised."""
+    _termination.unwind_on_sigterm()
     try:
         manifest = read_manifest(directory)
         _display.install()
@@ -55,6 +57,10 @@ def main(directory: str) -> int:
         report_error(error)
         traceback.print_exc()
         return 1
+    except KeyboardInterrupt:
+        if _termination.was_terminated():
+            return int(_termination.EXIT_TERMINATED)
+        raise
     return 0
 
 
@@ -151,6 +157,7 @@ if __name__ == "__main__":
     sys.path.insert(0, _here)
     _results = importlib.import_module("danlu_replica.results")
     _display = importlib.import_module("danlu_replica.display")
+    _termination = importlib.import_module("danlu_replica.termination")
     _exit_process = importlib.import_module("danlu_replica.exit").exit_process
     sys.path.remove(_here)
     _exit_process(main(_here))

@@ -20,7 +20,7 @@ import traceback
 import types
 from typing import Any
 
-from . import display, encoding, pickles, results
+from . import display, encoding, pickles, results, termination
 from .exit import exit_process as exit_process
 
 #: The directory and the arguments of the running cell, for processes that it starts.
@@ -63,6 +63,7 @@ class CellError(Exception):
 
 def main(directory: str, arguments: "list[str]") -> int:
     """Run the cell and return the exit code: 1 if it raised, or what it passed to sys.exit."""
+    termination.unwind_on_sigterm()
     bundle = ReceivedBundle(directory)
     os.environ[RUNNING], os.environ[ARGUMENTS] = bundle.directory, json.dumps(arguments)
     set_search_path(bundle)
@@ -258,6 +259,8 @@ def _suggest_name(name: str, namespace: "dict[str, Any]") -> str:
 
 def report_failure(bundle: ReceivedBundle, error: BaseException) -> int:
     """Print an exception like Python does, report it to the notebook, and return the exit code."""
+    if isinstance(error, KeyboardInterrupt) and termination.was_terminated():
+        return termination.EXIT_TERMINATED
     if isinstance(error, SystemExit) and error.code is not None:
         code = error.code if isinstance(error.code, int) else 1
         if not isinstance(error.code, int):

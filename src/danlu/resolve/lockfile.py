@@ -110,6 +110,12 @@ def read_lock(text: str, file: str) -> Lock:
     Raises :class:`LockError`, with the line if known, for anything that :func:`write_lock` cannot
     have written.
     """
+    if has_conflict_markers(text):
+        raise LockError(
+            f"{file} has merge conflicts",
+            hint="resolve the conflicts in other files first, then run `danlu lock`, which keeps"
+            " the versions of both sides",
+        )
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -132,7 +138,14 @@ def read_lock(text: str, file: str) -> Lock:
     return Lock(functions)
 
 
-_RESTORE_HINT = "restore it from version control, or delete it and run `danlu lock`"
+_RESTORE_HINT = (
+    "restore it from version control (`git checkout HEAD -- danlu.lock`), then run `danlu lock`"
+)
+
+
+def has_conflict_markers(text: str) -> bool:
+    """Return whether ``text`` has the markers that git writes around conflicting lines."""
+    return re.search(r"^<{7}( |$)", text, re.MULTILINE) is not None
 
 
 def _read_function(name: str, value: Any, text: str, file: str) -> FunctionLock:

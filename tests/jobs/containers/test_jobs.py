@@ -91,6 +91,32 @@ async def test_containers_resolve_each_other_by_pod_name(
     ]
 
 
+async def test_stop_unwinds_a_python_script_in_a_container(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    # The container sees this machine's Python.
+    mounted = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64"}
+    volumes = [
+        {"name": f"host-{number}", "hostPath": {"path": source}}
+        for number, source in enumerate(mounted.values())
+    ]
+    mounts = [
+        {"name": f"host-{number}", "mountPath": target, "readOnly": True}
+        for number, target in enumerate(mounted)
+    ]
+    program = (
+        "import pathlib, signal\n"
+        "try:\n    pathlib.Path('/workspace/ready').touch()\n    signal.pause()\n"
+        "finally:\n    pathlib.Path('/workspace/saved').touch()\n"
+    )
+    container = {"command": ["/usr/bin/python3", "-c", program], "volumeMounts": mounts}
+    pod = {"volumes": volumes, "terminationGracePeriodSeconds": 60}
+    await jobs.submit(job(tmp_path, images, "", pod=pod, container=container))
+    await until((tmp_path / "ready").exists)
+    await jobs.stop("job")
+    assert (tmp_path / "saved").exists()
+
+
 async def test_the_project_and_the_pods_volumes_are_mounted(
     jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,10 @@ def with_grace(workers: ReplicaSpec, seconds: int) -> ReplicaSpec:
     template = {**workers.template}
     template["spec"] = {**template["spec"], "terminationGracePeriodSeconds": seconds}
     return msgspec.structs.replace(workers, template=template)
+
+
+def python_spec(script: str) -> ReplicaSpec:
+    return spec("", command=[sys.executable, "-c", textwrap.dedent(script)])
 
 
 # -- after the success ----------------------------------------------------------------------------
@@ -192,6 +198,71 @@ async def test_a_terminated_supervisor_stops_replicas_gracefully(
     (work / "go").touch()
     await wait_for_view(jobs, lambda view: view.finished)
     assert (work / "checkpoint").read_text() == "saved\n"
+
+
+async def test_stop_unwinds_a_python_script(jobs: LocalJobs, work: Path) -> None:
+    script = """
+        import pathlib, signal
+        try:
+            pathlib.Path("ready").touch()
+            signal.pause()
+        finally:
+            pathlib.Path("saved").touch()
+    """
+    await jobs.submit(submission(work, with_grace(python_spec(script), 30)))
+    await until((work / "ready").exists)
+    await jobs.stop("job")
+    assert (work / "saved").exists()
+
+
+async def test_a_second_stop_does_not_interrupt_saving(jobs: LocalJobs, work: Path) -> None:
+    script = """
+        import pathlib, signal, time
+        try:
+            pathlib.Path("ready").touch()
+            signal.pause()
+        finally:
+            pathlib.Path("saving").touch()
+            while not pathlib.Path("go").exists():
+                time.sleep(0.01)
+            pathlib.Path("saved").touch()
+    """
+    await jobs.submit(submission(work, with_grace(python_spec(script), 600)))
+    await until((work / "ready").exists)
+    async with anyio.create_task_group() as group:
+        group.start_soon(jobs.stop, "job")
+        await until((work / "saving").exists)
+        group.start_soon(jobs.stop, "job")
+        await anyio.wait_all_tasks_blocked()
+        (work / "go").touch()
+    assert (work / "saved").exists()
+
+
+async def test_stop_sends_sigterm_to_a_script_that_handles_it(jobs: LocalJobs, work: Path) -> None:
+    script = """
+        import pathlib, signal, sys
+        def save(number, frame):
+            pathlib.Path("saved").write_text(str(number))
+            sys.exit()
+        signal.signal(signal.SIGTERM, save)
+        pathlib.Path("ready").touch()
+        while True:
+            signal.pause()
+    """
+    await jobs.submit(submission(work, with_grace(python_spec(script), 30)))
+    await until((work / "ready").exists)
+    await jobs.stop("job")
+    assert (work / "saved").read_text() == str(int(signal.SIGTERM))
+
+
+async def test_a_shell_that_waits_for_a_program_ends_at_once(jobs: LocalJobs, work: Path) -> None:
+    # Bash handles SIGINT while it waits, and goes on.
+    words = ["bash", "-c", "touch ready; sleep 600; touch after"]
+    await jobs.submit(submission(work, with_grace(spec("", command=words), 600)))
+    await until((work / "ready").exists)
+    await jobs.stop("job")
+    (replica,) = (await jobs.view("job")).replicas
+    assert (replica.state, replica.exit_code) == ("Stopped", 128 + signal.SIGTERM)
 
 
 async def test_sidecars_get_sigterm_when_the_main_container_ends(

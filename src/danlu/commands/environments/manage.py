@@ -16,7 +16,7 @@ import msgspec
 from danlu.commands.environments.engine_commands import load_engine_commands
 from danlu.commands.environments.ssh_hosts import configure_ssh, remove_ssh_host
 from danlu.commands.project import DEFAULT_FUNCTION, Project
-from danlu.commands.remote.contexts import read_contexts
+from danlu.commands.remote.contexts import Context, is_same_place, read_contexts
 from danlu.commands.settings import Settings
 from danlu.engine.environment_control import StopRequest, request_from_supervisor
 from danlu.engine.environment_directory import (
@@ -32,6 +32,7 @@ from danlu.engine.ssh.ssh_config import host_name
 from danlu.errors import OutsideError, StoreError, UsageError
 from danlu.sandbox import userns
 from danlu.store import Store
+from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.files import remove_tree
 from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
@@ -62,6 +63,7 @@ class EnvironmentView:
             "target": self.spec.target,
             "image": self.spec.image,
             "engine": self.spec.engine,
+            "context": find_context_name(self.spec),
             "gpus": self.spec.gpus or "none",
             "created": self.spec.created.isoformat(),
             "started": started.isoformat() if started else None,
@@ -108,6 +110,7 @@ class DamagedEnvironmentView:
             "target": "",
             "image": "",
             "engine": "",
+            "context": LOCAL_CONTEXT,
             "gpus": "none",
             "created": None,
             "started": None,
@@ -213,6 +216,24 @@ def check_new_context(context: str, paths: Paths) -> None:
                 hint="choose another name for the context, or rename the environment with"
                 " `danlu rename`",
             )
+
+
+def is_in_context(spec: EnvironmentSpec, named: tuple[str, Context], paths: Paths) -> bool:
+    """Return whether an environment of this machine is in a context, given with its name.
+
+    One of an earlier version, which recorded no context, is in every context of its engine.
+    """
+    name, context = named
+    if spec.engine != context.engine_name:
+        return False
+    return not spec.context or is_same_place(spec.context, name, paths)
+
+
+def find_context_name(spec: EnvironmentSpec) -> str:
+    """Return the name of the context that an environment of this machine is in."""
+    if spec.engine == EMBEDDED_ENGINE:
+        return LOCAL_CONTEXT
+    return spec.context or spec.engine
 
 
 def list_environment_views(paths: Paths) -> Iterator[EnvironmentView | DamagedEnvironmentView]:

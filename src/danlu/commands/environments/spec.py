@@ -94,6 +94,7 @@ def build_spec(
     paths: Paths,
     *,
     engine: str = EMBEDDED_ENGINE,
+    context: str = "",
     network: NetworkName = "host",
     gpus: str = "",
     earlier: EnvironmentSpec | None,
@@ -101,7 +102,8 @@ def build_spec(
     """Return how the environment of ``target`` is started, from the image with that digest.
 
     ``gpus`` are those of the options or the build file
-    (:func:`danlu.commands.gpu_options.decide_gpus`). ``earlier`` is how it was started last, whose
+    (:func:`danlu.commands.gpu_options.decide_gpus`). ``context`` is recorded for a cluster's
+    environments. ``earlier`` is how it was started last, whose
     ports and token it keeps. Raises :class:`UsageError` for an invalid option, and for a mount
     without a source on this machine.
     """
@@ -139,6 +141,7 @@ def build_spec(
         services=name_services(runtime.daemons),
         ports=_list_ports(runtime.ports, options.ports),
         engine=engine,
+        context=context if engine == KUBERNETES_ENGINE else "",
         volumes=named,
         network=network,
         ssh_port=_parse_ssh_port(options.ssh_port) if options.ssh_port else None,

@@ -29,6 +29,7 @@ from danlu.commands.environments.ssh_hosts import configure_ssh, ssh_configurati
 from danlu.commands.gpu_options import decide_gpus
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
+from danlu.commands.remote.contexts import is_same_place
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
     EMBEDDED_ENGINE,
@@ -122,6 +123,7 @@ def start_environment(
             options,
             settings.paths,
             engine=engine,
+            context=settings.context,
             network=_choose_network(engine, options, settings),
             gpus=gpus,
             earlier=existing,
@@ -137,7 +139,12 @@ def start_environment(
             notes += explain_differences(existing, wanted, running=True)
         else:
             notes += explain_differences(existing, wanted, running=False)
-            kept = msgspec.structs.replace(wanted, image=existing.image, created=existing.created)
+            kept = msgspec.structs.replace(
+                wanted,
+                image=existing.image,
+                created=existing.created,
+                context=existing.context,
+            )
             environment.write_spec(kept)
         notes += _prepare_ports(environment)
         try:
@@ -211,7 +218,15 @@ def _list_dependencies(
 def _choose_engine(existing: EnvironmentSpec | None, options: UpOptions, settings: Settings) -> str:
     """Return the engine; an existing environment keeps its own, which has its files."""
     chosen = options.engine or settings.engine
-    if existing is None or options.recreate or existing.engine == chosen:
+    if existing is None or options.recreate:
+        return chosen
+    if existing.engine == chosen:
+        recorded, wanted = existing.context, settings.context
+        if options.engine and recorded and not is_same_place(recorded, wanted, settings.paths):
+            raise UsageError(
+                f"environment {existing.name} is in context {recorded}",
+                hint="add --recreate to start over, or choose another name with --name",
+            )
         return chosen
     if options.engine:
         raise UsageError(

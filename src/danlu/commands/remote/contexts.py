@@ -194,7 +194,18 @@ def find_context(file: ContextFile, name: str) -> Context:
     return known[name]
 
 
-def apply_context(settings: Settings, context: Context) -> Settings:
+def is_same_place(name: str, other: str, paths: Paths) -> bool:
+    """Return whether two contexts are one place; not if one was removed and has another name."""
+    if name == other:
+        return True
+    file = read_contexts(paths)
+    try:
+        return find_context(file, name) == find_context(file, other)
+    except UsageError:
+        return False
+
+
+def apply_context(settings: Settings, context: Context, name: str = LOCAL_CONTEXT) -> Settings:
     """Return the settings of commands in a context that is not another machine."""
     cluster = context.cluster
     config = settings.config
@@ -204,7 +215,7 @@ def apply_context(settings: Settings, context: Context) -> Settings:
         kubernetes = msgspec.structs.replace(config.kubernetes, **given)
         config = msgspec.structs.replace(config, kubernetes=kubernetes)
     return msgspec.structs.replace(
-        settings, config=config, engine=context.engine_name or settings.engine
+        settings, config=config, engine=context.engine_name or settings.engine, context=name
     )
 
 

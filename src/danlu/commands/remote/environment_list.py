@@ -8,10 +8,15 @@ from typing import Any
 
 import msgspec
 
-from danlu.commands.environments.manage import list_environment_views
+from danlu.commands.environments.manage import (
+    DamagedEnvironmentView,
+    is_in_context,
+    list_environment_views,
+)
+from danlu.commands.remote.contexts import Context
 from danlu.commands.remote.program_transfer import MISSING_PROGRAM, program_script
 from danlu.commands.remote.remote_host import RemoteHost
-from danlu.engine.environment_directory import EMBEDDED_ENGINE, check_environment_name
+from danlu.engine.environment_directory import check_environment_name
 from danlu.errors import DanluError, OutsideError
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.paths import Paths
@@ -56,9 +61,18 @@ class ListedEnvironment(msgspec.Struct, frozen=True):
         return f"{self.phase} ({cause})"
 
 
-def list_local_environments(paths: Paths) -> Sequence[dict[str, Any]]:
-    """Return the environments of this machine, as JSON, with their contexts."""
-    return [_add_context(view.to_json()) for view in list_environment_views(paths)]
+def list_local_environments(
+    paths: Paths, named: tuple[str, Context] | None = None
+) -> Sequence[dict[str, Any]]:
+    """Return the environments of this machine, as JSON; only those of a context if given."""
+    return [
+        view.to_json()
+        for view in list_environment_views(paths)
+        # A damaged one may be in any.
+        if named is None
+        or isinstance(view, DamagedEnvironmentView)
+        or is_in_context(view.spec, named, paths)
+    ]
 
 
 def parse_environments(rows: Sequence[Mapping[str, Any]]) -> Sequence[ListedEnvironment]:
@@ -92,8 +106,3 @@ def list_remote_environments(context: str, host: RemoteHost) -> Sequence[dict[st
     except (msgspec.MsgspecError, DanluError) as error:
         raise OutsideError(f"cannot list the environments of {host.name}: {error}") from error
     return [{**row, "context": context} for row in rows]
-
-
-def _add_context(row: dict[str, Any]) -> dict[str, Any]:
-    engine = row["engine"]
-    return {**row, "context": LOCAL_CONTEXT if engine in ("", EMBEDDED_ENGINE) else engine}

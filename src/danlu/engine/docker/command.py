@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,9 @@ _HINTS = {
     "docker": "start Docker Desktop or the daemon (`systemctl start docker`), or set DOCKER_HOST",
     "podman": "`podman info` shows what is wrong",
 }
+#: Podman: "Resource limits are not supported and ignored on cgroups V1 rootless systems"; Docker:
+#: "Your kernel does not support memory limit capabilities … Limitation discarded."
+_NOT_ENFORCED = re.compile("not support(ed)? .*(ignored|discarded)", re.IGNORECASE)
 _UNREACHABLE = (
     "cannot connect to the docker daemon",
     "failed to connect to the docker api",
@@ -50,12 +54,14 @@ class DockerCommand:
         variables: Mapping[str, str] | None = None,
         directory: Path | None = None,
         input: bytes = b"",
+        warnings: list[str] | None = None,
     ) -> str:
         """Run a command, in another working directory if given, and return what it prints.
 
         It reads ``input``. ``variables`` are passed to containers by name
-        (:func:`render_variables`). Raises :class:`MachineError` if the program is missing or its
-        daemon cannot be reached, and :class:`OutsideError` with its last line if the command fails.
+        (:func:`render_variables`). What the engine could not enforce is added to ``warnings``.
+        Raises :class:`MachineError` if the program is missing or its daemon cannot be reached, and
+        :class:`OutsideError` with its last line if the command fails.
         """
         done = subprocess.run(
             [self.find_program(), *args],
@@ -67,11 +73,22 @@ class DockerCommand:
         )
         if done.returncode:
             raise self.interpret_error(args[0], done.stderr.decode(errors="replace"))
+        if warnings is not None:
+            lines = done.stderr.decode(errors="replace").splitlines()
+            found = [line.strip() for line in lines if _NOT_ENFORCED.search(line)]
+            warnings += [f"{self.name}: {escape_unprintable(line)}" for line in found]
         return done.stdout.decode(errors="replace")
 
-    async def run_async(self, *args: str, variables: Mapping[str, str] | None = None) -> str:
+    async def run_async(
+        self,
+        *args: str,
+        variables: Mapping[str, str] | None = None,
+        warnings: list[str] | None = None,
+    ) -> str:
         """Run a command as :meth:`run` does, without blocking the event loop."""
-        return await to_thread.run_sync(lambda: self.run(*args, variables=variables))
+        return await to_thread.run_sync(
+            lambda: self.run(*args, variables=variables, warnings=warnings)
+        )
 
     async def open_process(
         self,
@@ -120,7 +137,10 @@ class DockerCommand:
             )
         if any(text in stderr.lower() for text in _UNREACHABLE):
             return MachineError(f"{self.name}: {reason}", hint=_HINTS.get(self.name, ""))
-        return OutsideError(f"{self.name} {command} failed: {reason}")
+        hint = f"`{self.name} context ls` lists them" if "context not found" in reason else ""
+        if "no space left on device" in reason:
+            hint = f"free space where {self.name} keeps images: `{self.name} system df` shows them"
+        return OutsideError(f"{self.name} {command} failed: {reason}", hint=hint)
 
 
 def render_variables(

@@ -34,7 +34,7 @@ from danlu.engine.docker.settings import (
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
-from danlu.errors import MachineError, OutsideError
+from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.util.config import Configuration
 
 _MARK_VARIABLE = "DANLU_EXEC"
@@ -107,10 +107,13 @@ class DockerEngine:
         image = changes if await self._has_image(changes) else ""
         create, passed = render_create(name, spec, settings, image)
         label = ["--label", f"{SPEC_LABEL}={digest}"]
-        await self._command.run_async(create[0], *label, *create[1:], variables=passed)
+        warnings: list[str] = []
+        await self._command.run_async(
+            create[0], *label, *create[1:], variables=passed, warnings=warnings
+        )
         lost = created.exists() and not image
         created.touch()
-        return (_LOST_WARNING.format(self._command.name),) if lost else ()
+        return (*warnings, *((_LOST_WARNING.format(self._command.name),) if lost else ()))
 
     async def _has_image(self, image: str) -> bool:
         try:
@@ -203,7 +206,7 @@ class DockerContainer:
     ) -> DockerProgram:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
         mark = os.urandom(8).hex()
-        user = request.user or self._spec.user or self._settings.user
+        user = request.user or self._settings.user
         options, passed = render_variables({**request.environment, _MARK_VARIABLE: mark})
         args = ["exec", "--interactive", *(["--tty"] if request.terminal else []), *options]
         args += ["--user", user, *(["--workdir", request.directory] if request.directory else [])]
@@ -225,12 +228,16 @@ class DockerContainer:
         await self._keeper.wait()
         if self._exit is None:
             template = "{{.State.ExitCode}} {{.State.OOMKilled}}"
-            code, killed = "125", "false"
-            with suppress(OutsideError, ValueError):
+            code, killed, message = "125", "false", ""
+            try:
                 output = await self._command.run_async("inspect", "-f", template, self._name)
                 code, killed = output.split()
+            except DanluError as error:
+                message = error.message  # such as a daemon that was stopped
+            except ValueError:
+                message = f"{self._command.name} did not say how"
             reason = "OOMKilled" if killed == "true" else "Error" if int(code) else "Completed"
-            self._exit = ContainerExit(int(code), reason)
+            self._exit = ContainerExit(int(code), reason, message)
         return self._exit
 
     async def stop(self, *, grace: float) -> None:
@@ -242,7 +249,7 @@ class DockerContainer:
             with anyio.move_on_after(grace):
                 await self._keeper.wait()
             if self._keeper.returncode is None:
-                with suppress(OutsideError):
+                with suppress(DanluError):
                     await self._command.run_async("kill", self._name)
                 await self._keeper.wait()
 
@@ -314,7 +321,7 @@ class DockerProgram:
         (libpod/container_exec.go, ExecResize), and Docker's misses those that come too early.
         """
         # A program that changed its user cannot be found: give up after a while.
-        with anyio.move_on_after(_RESIZE_TIMEOUT), suppress(OutsideError):
+        with anyio.move_on_after(_RESIZE_TIMEOUT), suppress(DanluError):
             while self._process.returncode is None and not await self._find_inside():
                 await anyio.sleep(_RESIZE_INTERVAL)
         self._resizable = True
@@ -324,7 +331,7 @@ class DockerProgram:
         await self._send_signal(signal.SIGHUP, everything=True)
 
     async def _send_signal(self, number: int, *, everything: bool = False) -> None:
-        with suppress(OutsideError):
+        with suppress(DanluError):
             pid = await self._find_inside()
             if pid:
                 scope = "session" if everything else ""

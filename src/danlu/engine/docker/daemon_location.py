@@ -17,11 +17,20 @@ _REMOTE_SCHEMES = ("ssh", "tcp", "http", "https")
 def require_local_daemon(command: DockerCommand, environ: Mapping[str, str]) -> None:
     """Raise :class:`UsageError` if the engine's daemon runs on another machine.
 
-    It would mount that machine's directories of the same names, or create empty ones.
+    It would mount that machine's directories of the same names, or create empty ones. A service of
+    Podman is refused on this machine, too: its client reads no images from files (`podman pull
+    oci:`), and it may run as another user, to whom new files would belong.
     """
     address = find_daemon_address(command, environ)
     url = urlsplit(address)
-    if url.scheme not in _REMOTE_SCHEMES or _is_loopback(url.hostname or ""):
+    is_here = url.scheme not in _REMOTE_SCHEMES or _is_loopback(url.hostname or "")
+    if is_here and address and command.is_podman:
+        raise UsageError(
+            f"podman uses the service at {escape_unprintable(mask_credentials(address))}",
+            hint="unset CONTAINER_HOST, or make another connection the default: danlu needs"
+            " Podman's own program, which works without a service",
+        )
+    if is_here:
         return
     host = url.netloc.rpartition("@")[2] if url.scheme != "ssh" else url.netloc
     shown = escape_unprintable(mask_credentials(address))
@@ -43,12 +52,14 @@ def find_daemon_address(command: DockerCommand, environ: Mapping[str, str]) -> s
         return (
             environ.get("DOCKER_HOST") or command.run("context", "inspect", "-f", template).strip()
         )
+    if environ.get("CONTAINER_HOST"):
+        return environ["CONTAINER_HOST"]
     if command.run("info", "--format", "{{.Host.ServiceIsRemote}}").strip() != "true":
         return ""
     connection = command.run("system", "connection", "list", "--format", "{{.Default}} {{.URI}}")
     rows = [line.split() for line in connection.splitlines()]
     defaults = [row[1] for row in rows if len(row) > 1 and row[0] == "true"]
-    return environ.get("CONTAINER_HOST") or (defaults[0] if defaults else "")
+    return defaults[0] if defaults else ""
 
 
 def _is_loopback(host: str) -> bool:

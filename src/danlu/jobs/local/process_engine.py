@@ -21,6 +21,7 @@ import anyio
 
 from danlu.engine import procfs
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
+from danlu.engine.stop_signals import StopSignals
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import MachineError
 from danlu.jobs.local.engine import ContainerSpec
@@ -149,6 +150,7 @@ class _RunningProcess:
         self._mark = b"" if is_exec else f"{MARK_VARIABLE}={container.mark}".encode()
         self._kills_leftovers = not is_exec
         self._orphanage = orphanage
+        self._stop_signals = StopSignals(lambda: pid, partial(procfs.send_signal, [pid]))
         self._descriptor = os.pidfd_open(pid)
         self._ended = anyio.Event()
         self._end: tuple[int, datetime] = (0, utc_now())
@@ -203,12 +205,10 @@ class _RunningProcess:
         return procfs.find_processes(self._pid, self._mark, orphanage=orphanage)
 
     async def stop(self, *, grace: float) -> None:
-        """Send SIGTERM, and kill everything that is left after ``grace`` seconds."""
+        """Send the stop signal, and kill everything that is left after ``grace`` seconds."""
         with anyio.CancelScope(shield=True):
             if grace > 0 and not self._ended.is_set():
-                procfs.send_signal([self._pid], signal.SIGTERM)
-                with anyio.move_on_after(grace):
-                    await self._ended.wait()
+                await self._stop_signals.stop(self._ended, grace=grace)
             self._kills_leftovers = True
             if not self._ended.is_set():
                 procfs.send_signal(self._own_processes())

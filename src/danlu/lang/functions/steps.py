@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -57,6 +58,16 @@ class StepSecret(msgspec.Struct, frozen=True):
     target: str
 
 
+#: Put before the first line of a script, says which of its commands failed. The trap on EXIT is for
+#: what ERR does not report: `exit`, a command in a function, and all but the last one of `a && b`.
+_NAME_FAILED_COMMAND = (
+    "trap '_danlu_code=$?; [[ $- != *e* ]] || { _danlu_said=1;"
+    ' echo "run(): line $LINENO failed with exit code $_danlu_code: $BASH_COMMAND" >&2; }\' ERR;'
+    " trap '_danlu_code=$?; [[ $_danlu_code == 0 || ${_danlu_said-} ]] ||"
+    ' echo "run(): failed with exit code $_danlu_code: $BASH_COMMAND" >&2\' EXIT; shift; '
+)
+
+
 class RunStep(Step, frozen=True):
     """``run(commands, mount_host, secrets, ssh)``: one bash script, a line a command, one layer."""
 
@@ -77,8 +88,12 @@ class RunStep(Step, frozen=True):
         home = HOME if owner is not None and owner.uid else "/root"
         variables = {**context.variables(), "HOME": home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = "\n".join(self.commands)
+        words: tuple[str, ...] = (script,)
+        if "\n" in script.strip():
+            # The history of the image shows the last argument, which the script itself drops.
+            words = (_NAME_FAILED_COMMAND + script, "/bin/bash", script)
         op = Exec(
-            args=("/bin/bash", "-euo", "pipefail", "-c", script),
+            args=("/bin/bash", "-euo", "pipefail", "-c", *words),
             environment=tuple(sorted(variables.items())),
             working_directory=PROJECT if self.mount_host else HOME,
             epoch=context.epoch,
@@ -200,6 +215,10 @@ class CopiedImages(LockSection[LockedImage]):
 COPIED_IMAGES = CopiedImages(LockedImage)
 
 
+#: Mounted over whatever an image has there (runtime specification, "Default Filesystems").
+_KERNEL_DIRECTORIES = ("dev", "proc", "sys")
+
+
 def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
     for argument in ("path", "target"):
         if not call[argument]:
@@ -208,6 +227,13 @@ def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
         raise CallError(
             "io.copy(): ~ is not expanded in the target",
             hint=f'use the full path, such as "{HOME}{call["target"][1:]}"',
+            argument="target",
+        )
+    first = posixpath.normpath("/" + call["target"].lstrip("/")).split("/")[1]
+    if first in _KERNEL_DIRECTORIES:
+        raise CallError(
+            f"io.copy(): /{first} belongs to the kernel: a container has its own",
+            hint="copy to a directory that an image can contain, such as /opt or /srv",
             argument="target",
         )
     if call["image"]:

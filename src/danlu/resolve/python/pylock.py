@@ -186,6 +186,8 @@ def _to_locked_package(
         )
     if file.direct:
         place = os.path.abspath(directory / unquote(urlsplit(file.url).path))
+        with ProjectTree(project) as tree:
+            tree.real_path(place)
         location = os.path.relpath(place, os.path.abspath(project))
         return LockedPackage(**common, source="local", size=file.size, location=location)
     source: Any = "index" if file.kind == "wheel" else "sdist"

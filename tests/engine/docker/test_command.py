@@ -1,4 +1,4 @@
-"""Daemons on other machines are refused, because they lack the project's files."""
+"""The command lines of engines: daemons on other machines are refused, and warnings are kept."""
 
 from __future__ import annotations
 
@@ -61,9 +61,26 @@ def test_daemons_of_other_machines_are_refused(
         assert "hunter2" not in f"{raised.value.message} {raised.value.hint}"
 
 
+def test_limits_that_are_not_enforced_are_reported(programs: Path) -> None:
+    ignored = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
+    write_program(programs, "podman", f"echo other >&2; echo {ignored} >&2; echo id")
+    warnings: list[str] = []
+    assert DockerCommand("podman").run("create", warnings=warnings) == "id\n"
+    assert warnings == [f"podman: {ignored}"]
+
+
 def test_podman_without_a_service_is_of_this_machine(programs: Path) -> None:
     write_program(programs, "podman", "echo false")
     require_local_daemon(DockerCommand("podman"), {})
+
+
+def test_a_service_of_podman_on_this_machine_is_refused(programs: Path) -> None:
+    script = '[ "$1" = info ] && echo true && exit; echo "true unix:///run/podman/podman.sock"'
+    write_program(programs, "podman", script)
+    for environ in ({}, {"CONTAINER_HOST": "unix:///run/podman/podman.sock"}):
+        with pytest.raises(UsageError, match="uses the service at unix:///run/podman") as raised:
+            require_local_daemon(DockerCommand("podman"), environ)
+        assert "unset CONTAINER_HOST" in raised.value.hint
 
 
 def test_podman_that_uses_another_machine_is_refused(programs: Path) -> None:

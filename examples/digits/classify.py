@@ -5,7 +5,8 @@ import sys
 
 import torch
 
-from digits import classify, held_out_split, network
+from digits import held_out_split
+from network import classify, network
 
 
 def main() -> int:

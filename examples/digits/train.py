@@ -6,7 +6,8 @@ import sys
 import torch
 from torch import nn
 
-from digits import classify, held_out_split, network
+from digits import held_out_split
+from network import classify, network
 
 EPOCHS = 12
 WANTED = 0.95

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ from danlu.oci.image import extend_config
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 from tests.e2e.conftest import Project
+from tests.engines import docker_daemon
 from tests.oci.registries import debian_registry
+from tests.test_repository import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root"), pytest.mark.timeout(600)]
 
@@ -264,3 +267,44 @@ def test_an_object_is_packed_from_python(linear: Project, real_home: Path) -> No
     )
     assert finished.stdout == "no ready-made predictor fits a object\n", finished.stderr
     assert "proved equal" in linear("verify", "called:1").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs("docker", "dockerd", "docker-registry")
+@pytest.mark.timeout(900)
+def test_the_digits_example_predicts_in_docker_as_in_training(project: Project) -> None:
+    """Trained, packed, pushed, run by Docker from the registry and by danlu from its store."""
+    for file in ("build.envd", "digits.py", "network.py", "train.py", "predict.py"):
+        shutil.copy(ROOT / "examples" / "digits" / file, project.directory)
+    project.run("python", "train.py")
+    expected = json.loads(
+        project.run(
+            *("python", "-c"),
+            "import json, torch; from digits import held_out_split; from network import network\n"
+            "model = network(); model.load_state_dict(torch.load('model.pt')); model.eval()\n"
+            "images = held_out_split()[1][:20]\n"
+            "json.dump(images.tolist(), open('images.json', 'w'))\n"
+            "print(json.dumps(model(images).tolist()))",
+        )
+    )
+    with debian_registry() as host, docker_daemon() as docker:
+        name = f"{host}/digits:1"
+        packed = project("pack", "model.pt", "-t", name, "--predictor", "predict.py:Digits",
+            "--format", "json")  # fmt: skip
+        assert not [
+            package
+            for package in json.loads(packed.stdout)["packages"]
+            if package.startswith(("scikit-learn", "scipy"))
+        ]
+        project("image", "push", name)
+        docker.pull(name)
+        images = f"{project.directory}/images.json"
+        answers = [
+            docker("run", "--rm", "--network=none", *docker.options, "-v", f"{images}:/images.json",
+                name, "sh", "-c", "python /opt/predictor/run.py </images.json"),
+            project("run", "--image", name, "-v", f"{images}:/images.json", "--", "sh", "-c",
+                "python /opt/predictor/run.py </images.json").stdout,
+        ]  # fmt: skip
+    for answer in answers:
+        scores = json.loads(answer)["scores"]
+        assert np.abs(np.array(scores) - np.array(expected)).max() <= 1e-6

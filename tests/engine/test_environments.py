@@ -416,6 +416,29 @@ def test_an_image_with_one_more_layer_starts(danlu: Danlu, project: Path) -> Non
     assert danlu("exec", "-n", "letters", "cat", "/more", cwd=project).stdout == "more\n"
 
 
+@pytest.mark.parametrize("engine_setup", [DOCKER], indirect=True)
+def test_recreating_copies_no_layer_again(danlu: Danlu, project: Path, engine: str) -> None:
+    start(danlu, project)
+    run_inside(danlu, project, "echo more >/more")
+    danlu("commit", "digits", "--tag", "box:2", cwd=project)
+
+    def list_images() -> dict[str, str]:
+        """Return the time at which each of danlu's images got its name, by its layers."""
+        names = subprocess.check_output([engine, "image", "ls", "-q"], text=True).split()
+        form = "{{json .RootFS.Layers}} {{.Metadata.LastTagTime}}"
+        rows = subprocess.check_output([engine, "image", "inspect", "-f", form, *names], text=True)
+        return dict(row.split(" ", 1) for row in rows.splitlines())
+
+    first = list_images()
+    start(danlu, project, "--recreate")
+    assert list_images() == first  # it was not loaded again
+    danlu("up", "--image", "box:2", "-d", "-n", "digits", "--recreate", cwd=project)
+    assert danlu("exec", "-n", "digits", "cat", "/more", cwd=project).stdout == "more\n"
+    # The old image went after the new one had come, which has its layers.
+    ((before,), (after,)) = first, list_images()
+    assert json.loads(after)[:-1] == json.loads(before)
+
+
 @pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
 def test_changed_options_keep_the_files(danlu: Danlu, project: Path) -> None:
     start(danlu, project)

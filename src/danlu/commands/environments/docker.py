@@ -88,10 +88,18 @@ def prepare_container(
     )
 
 
-def remove_container(environment: EnvironmentDirectory) -> None:
+def deliver_image(digest: str, engine: str, settings: Settings, progress: Progress) -> None:
+    """See :class:`~danlu.commands.environments.engine_commands.EngineCommands`."""
+    command = DockerCommand(engine)
+    require_local_daemon(command, os.environ)
+    copy_image(command, digest, settings, progress)
+
+
+def remove_container(environment: EnvironmentDirectory, keep_image: str = "") -> None:
     """Remove the environment's container and, if no other uses it, its image.
 
-    Raises :class:`~danlu.errors.DanluError` if the engine cannot be reached.
+    An image with the digest ``keep_image`` stays, for the environment that follows. Raises
+    :class:`~danlu.errors.DanluError` if the engine cannot be reached.
     """
     if not environment.was_started():
         return
@@ -102,7 +110,8 @@ def remove_container(environment: EnvironmentDirectory) -> None:
     if command.run("container", "ls", "--all", "--quiet", "--filter", f"name=^{name}$").strip():
         # Also the anonymous volumes that the image declares, which would stay for ever.
         command.run("rm", "--force", "--volumes", name)
-    for image in (changes_image(name), engine_image_name(spec.image)):
+    images = (changes_image(name), *([engine_image_name(spec.image)] * (spec.image != keep_image)))
+    for image in images:
         with suppress(OutsideError):
             command.run("rmi", image)
 

@@ -25,8 +25,17 @@ class EngineCommands(Protocol):
         :class:`~danlu.errors.DanluError` if the engine cannot be used.
         """
 
-    def remove_container(self, environment: EnvironmentDirectory) -> None:
-        """Remove the container of a stopped environment.
+    def deliver_image(
+        self, digest: str, engine: str, settings: Settings, progress: Progress
+    ) -> None:
+        """Copy an image to the engine before an older one goes, with which it shares layers.
+
+        Forks, so the process must not have other threads. Raises
+        :class:`~danlu.errors.DanluError` if the engine cannot be used.
+        """
+
+    def remove_container(self, environment: EnvironmentDirectory, keep_image: str = "") -> None:
+        """Remove the container of a stopped environment, and its image unless it is ``keep_image``.
 
         Raises :class:`~danlu.errors.DanluError` if the engine cannot be reached.
         """

@@ -191,7 +191,11 @@ async def _has_storage(pod: EnvironmentPod, config: KubernetesConfig) -> bool:
     )
 
 
-def remove_container(environment: EnvironmentDirectory) -> None:
+def deliver_image(digest: str, engine: str, settings: Settings, progress: Progress) -> None:
+    """Do nothing: the registry keeps the layers of images whose environments were removed."""
+
+
+def remove_container(environment: EnvironmentDirectory, keep_image: str = "") -> None:
     """Delete the environment's pod, and the volume with the project's copy.
 
     Volumes with a name stay. Raises :class:`~danlu.errors.DanluError` if the cluster cannot be

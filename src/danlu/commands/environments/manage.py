@@ -279,10 +279,13 @@ def stop_environment(environment: EnvironmentDirectory, *, grace: float = 10.0) 
     return True
 
 
-def remove_environment(environment: EnvironmentDirectory, settings: Settings) -> None:
+def remove_environment(
+    environment: EnvironmentDirectory, settings: Settings, *, keep_image: str = ""
+) -> None:
     """Remove a stopped environment and its writable layer.
 
-    Forks, so the process must not have other threads.
+    Its engine keeps the image with the digest ``keep_image``. Forks, so the process must not have
+    other threads.
     """
     name = environment.name
     try:
@@ -291,7 +294,7 @@ def remove_environment(environment: EnvironmentDirectory, settings: Settings) ->
         engine = EMBEDDED_ENGINE  # it is damaged: there are only its files
     commands = load_engine_commands(engine)
     if commands is not None:
-        commands.remove_container(environment)
+        commands.remove_container(environment, keep_image)
     with Store.open(settings.paths.store) as store:
         store.untag(environment_image_tag(name))
     # Gone from lists at once, even if removing the files is interrupted.

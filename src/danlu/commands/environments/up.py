@@ -130,8 +130,12 @@ def start_environment(
         )
         notes: list[str] = []
         if existing is not None and options.recreate:
+            commands = load_engine_commands(engine)
+            if commands is not None:
+                # If this fails, the old environment is still there.
+                commands.deliver_image(wanted.image, engine, settings, progress)
             stop_environment(environment)
-            remove_environment(environment, settings)
+            remove_environment(environment, settings, keep_image=wanted.image)
             existing = None
         if existing is None:
             _create_environment(environment, wanted, settings)

@@ -137,6 +137,7 @@ def test_a_changed_build_file_is_evaluated(project: Path, home: Path) -> None:
 def test_a_stopped_environment_is_started(danlu: Danlu, project: Path, home: Path) -> None:
     danlu("stop", "digits", cwd=project)
     assert enter_shell(project, home) == (4, True)
+    assert enter_shell(project, home) == (4, False)
 
 
 def test_another_command_line_is_not_answered(project: Path, home: Path) -> None:

@@ -149,7 +149,9 @@ def start_environment(
                 created=existing.created,
                 context=existing.context,
             )
-            environment.write_spec(kept)
+            # An unchanged file keeps what `danlu up` and `exec` know about it (cli.command_stamp).
+            if kept != existing:
+                environment.write_spec(kept)
         notes += _prepare_ports(environment)
         try:
             started = _start_supervisor(environment, settings, progress, notes)

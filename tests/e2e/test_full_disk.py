@@ -80,6 +80,7 @@ def failed_build(small: Project) -> str:
     return failed[1] if failed else ""
 
 
+@pytest.mark.slow
 def test_a_build_reports_a_full_disk_at_any_point_and_continues_later(
     project: Project, disk: SmallDisk
 ) -> None:

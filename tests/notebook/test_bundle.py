@@ -95,7 +95,7 @@ def test_bundle_has_the_documented_files(notebook: Path) -> None:
             f"danlu_replica/{name}.py"
             for name in ("__init__", "cell_entry", "encoding", "exit", "pickles", "results")
         ),
-        *(f"danlu_replica/{name}.py" for name in ("display", "matplotlib_backend")),
+        *(f"danlu_replica/{name}.py" for name in ("display", "matplotlib_backend", "termination")),
         "fallback/danlu.py",
         "modules/helper.py",
         "modules/layers.py",

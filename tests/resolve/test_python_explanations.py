@@ -20,8 +20,9 @@ from tests.resolve.resolver import PythonResolver
 
 
 @pytest.fixture
-def unsolvable(resolver: PythonResolver) -> ResolveError:
+def unsolvable(resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch) -> ResolveError:
     """The error for a set whose contradiction needs many steps to derive."""
+    monkeypatch.setenv("COLUMNS", "60")  # uv wraps its messages at it
     for major in range(1, 7):
         make_wheel(resolver.links, "core", f"{major}.0")
         make_wheel(resolver.links, "tokens", f"{major}.0", requires=[f"core=={major}"])

@@ -102,7 +102,8 @@ class UvCommand(msgspec.Struct, frozen=True):
 
         The file is in memory only, because addresses in it may contain passwords.
         """
-        environment = {**self.environment, "UV_NO_CONFIG": "1"}
+        # Messages are read line by line, and wrapped when they are shown.
+        environment = {**self.environment, "UV_NO_CONFIG": "1", "UV_NO_WRAP": "1"}
         environment.pop("UV_CONFIG_FILE", None)
         if not self.settings:
             yield environment, ()

@@ -92,8 +92,9 @@ def test_a_failing_step_shows_its_last_lines_and_its_place(project: Project) -> 
     output = result.stderr.split("error:")[1]
     assert "the reason" in output
     assert "exit code 7" in output
-    assert "\n  82\n" in re.sub(r" +", "  ", output)
-    assert "81\n" not in output
+    assert "run(): failed with exit code 7: exit 7" in output
+    assert "\n  83\n" in re.sub(r" +", "  ", output)
+    assert "82\n" not in output
 
 
 def test_the_log_of_a_failing_step_is_printed_once(project: Project) -> None:

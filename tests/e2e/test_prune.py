@@ -12,7 +12,7 @@ from danlu.sources import downloads
 from tests.conftest import program_in, remove_tree
 from tests.e2e.conftest import Project
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture

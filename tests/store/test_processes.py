@@ -177,6 +177,7 @@ def test_kill_at_any_moment_leaves_at_most_garbage(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kill_at_very_many_moments_leaves_at_most_garbage(tmp_path: Path) -> None:
     chance = random.Random(int(os.environ.get("DANLU_TEST_SEED", "8")))

@@ -47,7 +47,9 @@ def is_program_running(keeper: int) -> bool:
     arguments = read_cmdline(first)
     if not arguments:
         return False
-    runtime = read_cmdline(child_pids(keeper)[0]) if child_pids(keeper) else []
+    # It may end at any moment.
+    children = child_pids(keeper)
+    runtime = read_cmdline(children[0]) if children else []
     # runc executes itself again (`/usr/sbin/runc init`) before the program; crun only forks.
     is_stage = os.path.basename(arguments[0]) == "runc" and arguments[1:2] == ["init"]
     return any(arguments[:1]) and arguments != runtime and not is_stage

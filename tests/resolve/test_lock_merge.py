@@ -121,6 +121,12 @@ def test_functions_of_either_side_are_kept_and_removed_ones_stay_removed() -> No
 
 def test_conflicts_in_another_file_are_refused_without_a_change(tmp_path: Path) -> None:
     text = "<<<<<<< ours\nnot a lock\n=======\nneither\n>>>>>>> theirs\n"
-    with pytest.raises(LockError, match="neither side") as caught:
+    with pytest.raises(LockError, match="a side of the conflicts") as caught:
         merge_conflicted_text(text, "danlu.lock")
     assert "git checkout --ours danlu.lock" in caught.value.hint
+
+
+def test_a_side_that_is_no_lockfile_is_not_replaced_by_the_other() -> None:
+    text = f"<<<<<<< ours\n{write_lock(Lock())}=======\nnot a lock\n>>>>>>> theirs\n"
+    with pytest.raises(LockError, match="a side of the conflicts"):
+        merge_conflicted_text(text, "danlu.lock")

@@ -76,7 +76,7 @@ def _run_program(arguments: Sequence[str]) -> int | None:
     except KeyError:
         return None
     except DanluError as error:
-        return _report(arguments, error, _EXIT_NOT_STARTED)
+        return _report_failure(arguments, error, _EXIT_NOT_STARTED)
 
 
 def _open_shell(arguments: Sequence[str]) -> int | None:
@@ -97,7 +97,7 @@ def _open_shell(arguments: Sequence[str]) -> int | None:
     except KeyError:
         return None
     except DanluError as error:
-        return _report(arguments, error)
+        return _report_failure(arguments, error)
     return code
 
 
@@ -116,11 +116,11 @@ def _serve_ssh(arguments: Sequence[str]) -> int | None:
         environment_keys(environment).create_missing(environment.name)
         serve_by_listener(environment)
     except DanluError as error:
-        return _report(arguments, error)
+        return _report_failure(arguments, error)
     return 0
 
 
-def _report(arguments: Sequence[str], error: DanluError, code: int | None = None) -> int:
+def _report_failure(arguments: Sequence[str], error: DanluError, code: int | None = None) -> int:
     from danlu.cli.program import report_error
 
     return report_error(arguments, error, code)

@@ -33,7 +33,8 @@ def find_job_model(name: str, model: Path | None, settings: Settings) -> JobMode
 
     ``model`` is a path in the job's project. Without it, the model is the file or directory at the
     project's top for which there is a ready-made predictor and which was written while the job ran.
-    Raises :class:`UsageError` if the job has not succeeded, or if there is none or are several.
+    Raises :class:`UsageError` if the job has not succeeded, or if no file or more
+    than one fits.
     """
     view = anyio.run(partial(local_backend(settings).view, name))
     if view.state != "Succeeded":

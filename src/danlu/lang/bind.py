@@ -10,9 +10,29 @@ from danlu.lang.arg_types import BUILD_FUNCTION, CallError
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
 from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.lang.functions import FUNCTIONS
-from danlu.lang.protocol import FunctionCall
-from danlu.lang.source_files import SourceFiles
+from danlu.lang.protocol import FunctionCall, SourceCalls
+from danlu.lang.source_files import SourceFiles, find_definition
 from danlu.util.suggest import suggest_name
+
+
+def declare_targets(
+    evaluated: Iterable[SourceCalls], *, file: str, sources: SourceFiles, written_order: bool
+) -> dict[str, Environment]:
+    """Return what the calls of each evaluated target describe, by the target's name.
+
+    See :func:`declare_calls`.
+    """
+    return {
+        source.target: declare_calls(
+            source.calls,
+            name=source.function,
+            file=file,
+            sources=sources,
+            span=find_definition(file, source.function, sources),
+            written_order=written_order,
+        )
+        for source in evaluated
+    }
 
 
 def declare_calls(

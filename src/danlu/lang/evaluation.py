@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
-from danlu.lang.bind import declare_calls
+from danlu.lang.bind import declare_targets
 from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.error_messages import missing_file_error, translate_failure
 from danlu.lang.loader import CachingLoader, SourceLoader
 from danlu.lang.protocol import EvaluationLimits, EvaluationResult, SourceCalls
-from danlu.lang.source_files import SourceFiles, find_build_functions, find_definition
+from danlu.lang.source_files import SourceFiles, find_build_functions
 from danlu.lang.source_targets import connect_sources
 from danlu.lang.subprocess_eval import evaluate_in_child, has_one_thread
 from danlu.util.fork import run_in_child
@@ -103,17 +103,7 @@ def build_environment(
     for text in outcome.printed:
         _show_output(f"{text}\n".encode())
     evaluated = (SourceCalls(function, target or function, outcome.calls), *outcome.sources)
-    environments = {
-        source.target: declare_calls(
-            source.calls,
-            name=source.function,
-            file=file,
-            sources=sources,
-            span=find_definition(file, source.function, sources),
-            written_order=False,
-        )
-        for source in evaluated
-    }
+    environments = declare_targets(evaluated, file=file, sources=sources, written_order=False)
     if outcome.failure is not None:
         raise translate_failure(
             outcome.failure, file=file, function=function, sources=sources, limits=limits

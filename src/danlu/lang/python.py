@@ -23,7 +23,7 @@ from typing import Any
 
 from danlu.environment.types import Environment
 from danlu.errors import BuildFileError, DanluError
-from danlu.lang.bind import declare_calls
+from danlu.lang.bind import declare_targets
 from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.call_recorder import CallRecorder, locate_instruction
 from danlu.lang.error_messages import missing_file_error, missing_function_error
@@ -70,17 +70,7 @@ def evaluate_python(
     code = _compile_file(file, normalize_newlines(text), sources)
     evaluated: list[SourceCalls] = []
     failure = _run_file(code, file, function, arguments, recorder, limits, evaluated)
-    environments = {
-        source.target: declare_calls(
-            source.calls,
-            name=source.function,
-            file=file,
-            sources=sources,
-            span=find_definition(file, source.function, sources),
-            written_order=True,
-        )
-        for source in evaluated
-    }
+    environments = declare_targets(evaluated, file=file, sources=sources, written_order=True)
     if failure is not None:
         raise failure
     return connect_sources(format_target(function, arguments), environments, sources)

@@ -27,7 +27,7 @@ def unwind_on_sigterm() -> None:
         return
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _handle_sigterm)
     # Python 3.6 lacks it.
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
@@ -40,7 +40,7 @@ def was_terminated() -> bool:
     return bool(_received)
 
 
-def _interrupt(number: int, frame: Any) -> None:
+def _handle_sigterm(number: int, frame: Any) -> None:
     _received.append(number)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # The program may have its own handler of Ctrl-C: asyncio cancels its main task.
@@ -61,6 +61,6 @@ def _release_sigterm() -> None:
 
 
 def _forget_handler() -> None:
-    if signal.getsignal(signal.SIGTERM) is _interrupt:
+    if signal.getsignal(signal.SIGTERM) is _handle_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _release_sigterm()

@@ -28,7 +28,7 @@ _MARKER = re.compile(r"(<{7}|\|{7}|={7}|>{7})( .*)?")
 def merge_conflicted_text(text: str, file: str) -> Lock:
     """Return the merged lock of a lockfile with git's conflict markers.
 
-    Raises :class:`LockError` if neither side is a lockfile.
+    Raises :class:`LockError` if a side is not a lockfile: its versions would be lost.
     """
     sides: dict[str, list[str]] = {"<": [], "=": []}
     side = ""
@@ -40,19 +40,15 @@ def merge_conflicted_text(text: str, file: str) -> Lock:
             # Lines outside conflicts belong to both; those of the common ancestor to none.
             if side in ("", ">", name):
                 lines.append(line)
-    locks: list[Lock] = []
-    problem: LockError | None = None
-    for lines in sides.values():
-        try:
-            locks.append(read_lock("".join(lines), file))
-        except LockError as error:
-            problem = error
-    if not locks:
+    try:
+        ours, theirs = (read_lock("".join(lines), file) for lines in sides.values())
+    except LockError as error:
         raise LockError(
-            f"neither side of the conflicts in {file} is a lockfile: {problem}",
-            hint=f"take one side (`git checkout --ours {file}`), then run `danlu lock`",
-        )
-    return merge_locks(Lock(), locks[0], locks[-1])
+            f"a side of the conflicts in {file} is not a lockfile: {error}",
+            hint=f"take the other side (`git checkout --ours {file}` or `--theirs`), then run"
+            " `danlu lock`",
+        ) from error
+    return merge_locks(Lock(), ours, theirs)
 
 
 def merge_lock_texts(base: str, ours: str, theirs: str, *, file: str) -> Lock:

@@ -100,7 +100,7 @@ class PackOrigin(msgspec.Struct, frozen=True):
 def read_report(directory: Path) -> RunReport:
     """Return the report that a container wrote into ``directory``.
 
-    Raises :class:`OutsideError` if there is none, or it is invalid or too large.
+    Raises :class:`OutsideError` if it is missing, invalid or too large.
     """
     data = read_regular_file(directory / "report.json", MAX_BYTES + 1)
     if data is None:

@@ -84,7 +84,7 @@ READY_MADE = (
 def choose_predictor(name: str, model: ModelDirectory) -> ReadyMadePredictor:
     """Return the ready-made predictor ``name``; if that is empty, the one for the model's files.
 
-    Raises :class:`UsageError` if there is none.
+    Raises :class:`UsageError` if no predictor fits.
     """
     names = tuple(dict.fromkeys(item.name for item in READY_MADE))
     if name:

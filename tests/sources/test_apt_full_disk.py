@@ -52,9 +52,7 @@ def test_apt_that_succeeds_on_a_full_disk_is_fine(
     assert run_apt(apt, "exit 0") == 0
 
 
-def test_apt_that_is_stuck_is_given_up(
-    apt: PrivateApt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apt_that_is_stuck_is_given_up(apt: PrivateApt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_apt, "STUCK_SECONDS", 0.5)
     with pytest.raises(TemporaryError, match="apt-get did nothing for "):
         run_apt(apt, "sleep 1000")

@@ -50,7 +50,8 @@ def ran_out_of_space(
 ) -> bool:
     """Return whether a program that failed in ``place`` with this output had run out of disk space.
 
-    With less than ``full_below`` bytes it counts as full, whatever the program printed. It may have removed what it had written since then, so what it printed counts too.
+    With less than ``full_below`` bytes it counts as full, whatever the program printed. It may have
+    removed what it had written since then, so what it printed counts too.
     """
     lines = list(output)
     if any(_NO_QUOTA_TEXT in line for line in lines):

@@ -49,9 +49,10 @@ async def run(
 ) -> CompletedProcess:
     """Run ``args`` to completion and collect the output; a ``umask`` of -1 keeps ours.
 
-    ``is_stuck`` is asked from time to time, with the seconds for which the program and its children
-    have neither read, written nor computed anything, whether to give up. Raises :class:`TimeoutError` then,
-    and :class:`FileNotFoundError` if the program does not exist. Cancelling kills the child.
+    ``is_stuck`` is asked from time to time whether to give up, with the seconds for which the
+    program and its children have neither read, written nor computed anything. Raises
+    :class:`TimeoutError` then, and :class:`FileNotFoundError` if the program does not exist.
+    Cancelling kills the child.
     """
     process = await anyio.open_process(
         with_parent_death_signal(args),

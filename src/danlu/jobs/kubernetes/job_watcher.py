@@ -55,9 +55,7 @@ class JobWatcher:
         self._generation = 0
         self._seen_generation = -1
         self._newest: Mapping[ReplicaId, PodObject] = {}
-        self._pod_options = ListOptions(
-            namespace, labels=f"training.kubeflow.org/job-name={name}"
-        )
+        self._pod_options = ListOptions(namespace, labels=f"training.kubeflow.org/job-name={name}")
         self._final_pods: dict[str, PodObject] | None = None
         self._final_pods_lock = asyncio.Lock()
         self._is_over = False

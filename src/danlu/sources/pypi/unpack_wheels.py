@@ -16,6 +16,7 @@ from danlu.errors import DanluError, OutsideError, ResolveError, StoreError
 from danlu.graph.ops import Wheel
 from danlu.sources.pypi import dist_info
 from danlu.sources.pypi.dist_info import InvalidWheel
+from danlu.sources.pypi.indexes import searches_all_indexes
 from danlu.sources.pypi.split_wheels import (
     InstalledDistribution,
     UnlistedFilesError,
@@ -153,7 +154,8 @@ async def _install_prefix(
             )
         prefix = workspace / "prefix-online"
         attempt = await plan_install(uv, wheels, lines, prefix, online=True).run()
-    if _HASH_MISMATCH in attempt.error and not uv.offline:
+    is_other_file = _HASH_MISMATCH in attempt.error and not uv.offline
+    if is_other_file and searches_all_indexes(uv.indexes, uv.project, uv.decisions):
         attempt = await _install_from_any_index(uv, wheels, lines, workspace, attempt)
     if attempt.error:
         _raise_if_invalid(attempt.error)

@@ -14,7 +14,6 @@ __all__ = [
     "config",
     "data",
     "git_config",
-    "include",
     "install",
     "io",
     "pack",
@@ -95,18 +94,6 @@ def run(
 
     Example:
         run(["make", "make install"], secrets=["token"])
-    """
-
-def include(url: str, ref: str | None = "") -> Any:
-    """Load the functions of another git repository, from all its `*.envd` files. The returned
-    value has them as attributes. The lockfile pins the commit.
-
-    Args:
-        url: the repository's address
-        ref: a branch, tag or commit; empty for the default branch
-
-    Example:
-        lib = include("https://github.com/tensorchord/envdlib", ref="main")
     """
 
 class _Install:

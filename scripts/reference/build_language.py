@@ -259,7 +259,8 @@ def package_stub() -> str:
         f"from {module} import {', '.join(names)}\n"
         for module, names in groupby(_OTHERS, _OTHERS.__getitem__)
     )
-    head = f"{_HEAD}{_TYPES}\n{others}\n__version__: str\n"
+    types = _TYPES.replace("Any, ", "")
+    head = f"{_HEAD}{types}\n{others}\n__version__: str\n"
     return f"{head}__all__ = [\n{names}]\n\n{_format_language(starlark=False)}"
 
 

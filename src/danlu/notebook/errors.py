@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from danlu.commands.jobs.report import JobSummary, job_error
-from danlu.commands.jobs.results import ReplicaError, open_error, rebuild_error
+from danlu.commands.jobs.results import ReplicaError, find_causing_error, open_error, rebuild_error
 from danlu.errors import DanluError, JobFailed
 from danlu.jobs.types import JobResult
 
@@ -84,8 +84,8 @@ def _root_cause(summary: JobSummary, result: JobResult) -> tuple[str, ReplicaErr
             reports[replica] = report
     if not reports or (name and name not in reports):
         return name, None
-    earliest = min(reports, key=lambda replica: (reports[replica].time, replica))
-    return earliest, reports[earliest]
+    cause = find_causing_error(reports)
+    return cause, reports[cause]
 
 
 @contextmanager

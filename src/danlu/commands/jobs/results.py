@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from danlu.commands.jobs.first_failure import find_cause, is_lost_connection
 from danlu.errors import UsageError
 from danlu.replica_runtime import encoding
 from danlu.replica_runtime.pickles import find_version_conflicts
@@ -155,6 +156,16 @@ def _open_value(name: str, value: _ReturnedValue) -> Any:
 
 
 # -- what was raised ------------------------------------------------------------------------------
+
+
+def find_causing_error(errors: Mapping[str, ReplicaError]) -> str:
+    """Return the replica, of these by name, whose exception caused those of the others."""
+    return find_cause(
+        {
+            replica: (error.time, is_lost_connection(f"{error.type}: {error.message}"))
+            for replica, error in errors.items()
+        }
+    )
 
 
 def open_error(data: bytes) -> ReplicaError | None:

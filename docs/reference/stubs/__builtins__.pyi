@@ -75,7 +75,8 @@ def run(
 
 def include(url: str, ref: str | None = "") -> Any:
     """Load the functions of another git repository, from all its `*.envd` files. The returned
-    value has them as attributes. The lockfile pins the commit.
+    value has them as attributes. The lockfile pins the commit. Available in `build.envd`
+    files only: a `build.py` imports Python files.
 
     Args:
         url: the repository's address

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.errors import DanluError
 from danlu.util.locks import lock_is_held
 
 
@@ -16,6 +17,12 @@ class StartReport(msgspec.Struct, frozen=True):
     error: str = ""
     hint: str = ""
     code: int = 0
+    details: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: DanluError) -> StartReport:
+        """Return the report of a start that failed."""
+        return cls(error.message, error.hint, error.exit_code, tuple(error.details))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 
 from danlu.environment.requirements import requested_python_version
 from danlu.errors import BuildFileError, DanluError, UsageError
-from danlu.lang.evaluation import evaluate, list_functions
+from danlu.lang.evaluation import evaluate
 from danlu.lang.loader import RepositoryContent
 from tests.lang.support import InMemoryLoader, body, finding, get_marked_text
 
@@ -234,12 +234,8 @@ def test_only_functions_without_arguments_are_build_functions() -> None:
 
 
 def test_missing_file_is_a_usage_error() -> None:
-    for attempt in (
-        lambda: evaluate("no.envd", loader=InMemoryLoader({})),
-        lambda: list_functions("no.envd", InMemoryLoader({})),
-    ):
-        with pytest.raises(UsageError, match=r"build file 'no\.envd' not found"):
-            attempt()
+    with pytest.raises(UsageError, match=r"build file 'no\.envd' not found"):
+        evaluate("no.envd", loader=InMemoryLoader({}))
 
 
 class UnreadableLoader:

@@ -6,6 +6,8 @@ import errno
 import os
 import pickle
 import re
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv(results.VALUE_FILE, str(tmp_path / "results" / "value"))
-    monkeypatch.setattr(results.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     return tmp_path
 
 
@@ -85,9 +87,9 @@ def test_a_process_that_is_stopped_while_it_waits_keeps_its_value(
         raise KeyboardInterrupt
 
     fail(errno.ENOSPC)
-    monkeypatch.setattr(results.time, "sleep", interrupt)
+    monkeypatch.setattr(time, "sleep", interrupt)
     (place / "work" / "blocked").touch()
-    monkeypatch.setattr(results.os, "getcwd", lambda: str(place / "missing"))
+    monkeypatch.setattr(os, "getcwd", lambda: str(place / "missing"))
     with pytest.raises(KeyboardInterrupt):
         results.return_values({"x": 1}, 1 << 20)
     kept = re.search(r"it is kept in (\S+) \(", capsys.readouterr().err)

@@ -41,7 +41,7 @@ def test_apt_that_fails_on_a_full_disk_is_not_another_error(
     apt: PrivateApt, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda place: FakeStatvfs(4096))
-    with pytest.raises(StoreError, match="no space left .* package lists of debian12"):
+    with pytest.raises(StoreError, match=r"no space left .* package lists of debian12"):
         run_apt(apt, output)
 
 

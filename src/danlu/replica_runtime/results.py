@@ -257,7 +257,7 @@ def _keep_values(values: "dict[str, Any]") -> str:
                 os.unlink(path)
         else:
             return f"it is kept in {path} (pickle.load returns it by name)"
-    return "there is no space for it in any other directory"
+    return "no other directory has space for it"
 
 
 def _print_message(text: str) -> None:

@@ -401,7 +401,9 @@ class _Config:
     @staticmethod
     def owner(uid: int, gid: int) -> None:
         """Set the owner of the environment's files, and the user it runs as: `envd`, with the home
-        directory `/home/envd`.
+        directory `/home/envd`. The user owns copied files and their directories, everything in
+        the home directory, and the directories of Python and conda packages, so that `pip
+        install` works. Files of packages, and directories of the distribution, stay root's.
 
         Args:
             uid: user id

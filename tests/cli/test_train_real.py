@@ -90,6 +90,33 @@ def test_the_first_failure_is_named_with_a_command_that_reruns_it(program: Cli) 
     assert "ValueError: boom" in again.stderr
 
 
+def test_a_replica_that_lost_its_connection_is_not_the_one_that_failed_first(
+    program: Cli,
+) -> None:
+    Path("train.py").write_text(
+        "import os, pathlib, socket\n"
+        "rank = int(os.environ['RANK'])\n"
+        "if rank == 1:\n"
+        "    server = socket.create_server(('127.0.0.1', 0))\n"
+        "    pathlib.Path('port.new').write_text(str(server.getsockname()[1]))\n"
+        "    os.rename('port.new', 'port')\n"
+        "    peers = [server.accept()[0] for _ in range(2)]\n"
+        # The connections close before Python prints the traceback.
+        "    try:\n        raise ValueError('boom')\n"
+        "    finally:\n        [peer.close() for peer in peers]\n"
+        "while not pathlib.Path('port').exists():\n    pass\n"
+        "peer = socket.create_connection(('127.0.0.1', int(pathlib.Path('port').read_text())))\n"
+        "if not peer.recv(1):\n    raise ConnectionResetError('closed by peer')\n"
+    )
+    result = program(*TRAIN, "--worker", "3")
+    assert result.code == 1
+    assert ": worker-1 failed first: " in result.err, result.out + result.err
+    shown = program("jobs", "show", "demo").out
+    assert next(line for line in shown.splitlines() if "first failure" in line).split()[2] == (
+        "worker-1"
+    )
+
+
 def test_a_module_runs_with_its_relative_imports_and_can_be_rerun(program: Cli) -> None:
     Path("pkg").mkdir()
     Path("pkg/__init__.py").write_text("")

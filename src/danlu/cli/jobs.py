@@ -29,6 +29,7 @@ from danlu.cli.options import (
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
 from danlu.commands.job_view_model import JOB_COLUMNS, format_metrics, job_row, replica_row
+from danlu.commands.jobs.first_failure import correct_first_failure
 from danlu.commands.jobs.prune import configured_policy, prune_jobs
 from danlu.commands.jobs.report import (
     describe_exit,
@@ -129,6 +130,7 @@ def show(name: str, replica: str, form: str) -> None:
             run.terminal.write_stdout(line)
         return
     earlier = anyio.run(list_earlier_runs, backend, name)
+    view = anyio.run(correct_first_failure, backend, view)
     if form == "json":
         names = [run_view.name for run_view in earlier]
         print_json(view_to_json(view) | {"earlierRuns": names}, run.terminal)

@@ -23,7 +23,7 @@ import msgspec
 
 from danlu import replica_runtime
 from danlu.commands.jobs.report import WORKSPACE
-from danlu.commands.jobs.results import open_error, open_values, rebuild_error
+from danlu.commands.jobs.results import find_causing_error, open_error, open_values, rebuild_error
 from danlu.errors import UsageError
 from danlu.jobs.types import JobResult
 from danlu.replica_runtime import call_entry, report
@@ -263,12 +263,12 @@ def first_error(result: JobResult, *, first: str = "", trusted: bool = False) ->
     _share_main()
     reports = {}
     for name, data in result.raised.items():
-        report = open_error(data, trusted=trusted)
+        report = open_error(data)
         if report is not None:
             reports[name] = report
     if not reports or (first and first not in reports):
         return None
-    name = min(reports, key=lambda replica: (reports[replica].time, replica))
+    name = find_causing_error(reports)
     error = rebuild_error(reports[name], trusted=trusted, compare=False)
     return RaisedError(name, reports[name].text, error)
 

@@ -120,7 +120,7 @@ class EnvironmentSupervisor:
             if not isinstance(error, DanluError):
                 raise
             self._publish_state("Failed", error.message)
-            report(StartReport(error.message, error.hint, error.exit_code))
+            report(StartReport.of(error))
 
     async def _link_vscode_servers(self) -> None:
         """Put VS Code's servers where editors look for them, before one can connect."""
@@ -396,7 +396,7 @@ def main(directory: str, ready: int, lock: int) -> None:
         # After the embedded engine, whose programs get the limit that is set now.
         raise_fd_limit()
     except DanluError as error:
-        report(StartReport(error.message, error.hint, error.exit_code))
+        report(StartReport.of(error))
         sys.exit(error.exit_code)
     supervisor = EnvironmentSupervisor(environment, spec, engine, paths.vscode_servers)
     anyio.run(supervisor.run, report)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.engine.control_client import SUPERVISOR_LOCK
+from danlu.errors import DanluError
 from danlu.util.locks import lock_is_held
 
 
@@ -17,6 +18,12 @@ class StartReport(msgspec.Struct, frozen=True):
     error: str = ""
     hint: str = ""
     code: int = 0
+    details: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: DanluError) -> StartReport:
+        """Return the report of a start that failed."""
+        return cls(error.message, error.hint, error.exit_code, tuple(error.details))
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def start_supervisor(environment: EnvironmentDirectory, paths: Paths) -> bool:
     result = decode(report, StartReport)
     if result.error:
         error: type[DanluError] = _ERRORS.get(result.code, OutsideError)
-        raise error(result.error, hint=result.hint)
+        raise error(result.error, hint=result.hint, details=result.details)
     return True
 
 

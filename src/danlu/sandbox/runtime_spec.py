@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,20 @@ def _render_mount(mount: Mount) -> dict[str, Any]:
     if mount.readonly and mount.source is not None and mount.source.is_dir():
         # Makes mounts below read-only too (Linux >= 5.12); crun rejects it for files.
         access.append("rro")
-    return _special_mount(
-        mount.target, "bind", ["rbind", "nodev", *access], source=str(mount.source)
-    )
+    options = ["rbind", "nodev", *access, *_inherited_flags(mount)]
+    return _special_mount(mount.target, "bind", options, source=str(mount.source))
+
+
+def _inherited_flags(mount: Mount) -> list[str]:
+    """Return the restrictions of the file system that ``mount`` shows, which stay in force.
+
+    A user namespace cannot lift them (mount_namespaces(7), locked flags), and runc before 1.2 fails
+    if a mount does not name them again.
+    """
+    try:
+        flags = os.statvfs(mount.source).f_flag if mount.source is not None else 0
+    except OSError:  # the runtime reports that it is missing
+        return []
+    readonly = ["ro"] if flags & os.ST_RDONLY and not mount.readonly else []
+    names = {os.ST_NOSUID: "nosuid", os.ST_NOEXEC: "noexec"}
+    return [*readonly, *(name for flag, name in names.items() if flags & flag)]

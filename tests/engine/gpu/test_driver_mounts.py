@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,13 @@ from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.ld_cache import CachedLibrary, native_flags, parse_cache, render_cache
 from danlu.sandbox.types import ContainerEdits
 from danlu.util.config import Configuration
-from tests.engine.gpu.driver_tree import LIBRARY_DIRECTORY, VERSION, make_driver, make_nodes
+from tests.engine.gpu.driver_tree import (
+    LIBRARY_DIRECTORY,
+    VERSION,
+    find_system_library,
+    make_driver,
+    make_nodes,
+)
 
 
 @pytest.fixture
@@ -129,6 +136,20 @@ def test_links_to_libraries_of_a_nix_store_are_followed(build: Build, tmp_path: 
     assert edits.links[f"/{LIBRARY_DIRECTORY}/libEGL_nvidia.so.0"] == f"libEGL_nvidia.so.{VERSION}"
 
 
+def test_driver_in_a_directory_of_its_own_is_found(build: Build, tmp_path: Path) -> None:
+    """As a volume in /usr/local/nvidia, and scripts in /usr/bin that execute its programs."""
+    driver = make_driver(tmp_path / "driver")
+    own = driver / "usr/local/nvidia"
+    (own / "bin").mkdir(parents=True)
+    (driver / LIBRARY_DIRECTORY).rename(own / "lib64")
+    shutil.copy(find_system_library(), own / "bin/nvidia-smi")
+    (driver / "usr/bin/nvidia-smi").write_text("#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n")
+    mounts = {mount.target: mount for mount in build().mounts}
+    assert mounts["/usr/bin/nvidia-smi"].source == own / "bin/nvidia-smi"
+    library = mounts[f"/{LIBRARY_DIRECTORY}/libcuda.so.{VERSION}"]
+    assert library.source == own / f"lib64/libcuda.so.{VERSION}"
+
+
 def test_library_of_another_architecture_is_not_taken(build: Build, tmp_path: Path) -> None:
     driver = make_driver(tmp_path / "driver")
     library = driver / LIBRARY_DIRECTORY / f"libnvidia-ml.so.{VERSION}"
@@ -199,9 +220,9 @@ def test_windows_has_one_node_for_all_gpus(build: Build, tmp_path: Path) -> None
 # -- which of the ways ----------------------------------------------------------------------------
 
 
-def configure(tmp_path: Path, runtime: str = "") -> Configuration:
+def configure(tmp_path: Path) -> Configuration:
     driver, specs = str(tmp_path / "driver"), str(tmp_path / "cdi")
-    return Configuration(gpu_driver_root=driver, cdi_spec_dirs=specs, runtime=runtime)
+    return Configuration(gpu_driver_root=driver, cdi_spec_dirs=specs)
 
 
 def test_without_a_selection_no_gpu_is_searched(tmp_path: Path) -> None:
@@ -209,11 +230,51 @@ def test_without_a_selection_no_gpu_is_searched(tmp_path: Path) -> None:
     assert provide_gpus(GpuSelection(), LayerView([]), configure(tmp_path)) == ContainerEdits()
 
 
-def test_runtime_of_nvidia_gets_a_variable(tmp_path: Path) -> None:
-    config = configure(tmp_path, "/usr/bin/nvidia-container-runtime")
-    edits = provide_gpus(parse_gpus("2"), LayerView([]), config, {})
-    assert edits.environment["NVIDIA_VISIBLE_DEVICES"] == "0,1"
-    assert not edits.devices
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Write a shell script as the ``nvidia-ctk`` of this machine."""
+
+    def write(script: str) -> Path:
+        program = tmp_path / "bin/nvidia-ctk"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return program
+
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    return write
+
+
+TOOLKITS_SPEC = (
+    '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0",'
+    ' "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/zero"}]}}]}'
+)
+
+
+def test_toolkit_of_nvidia_describes_the_gpus(
+    toolkit: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = configure(tmp_path)
+    # Without the usual files of a driver, as on NVIDIA's boards.
+    program = toolkit(
+        f"test \"$*\" = 'cdi generate --format=json --driver-root={tmp_path}/driver'"
+        f" && echo '{TOOLKITS_SPEC}'"
+    )
+    edits = provide_gpus(parse_gpus("1"), LayerView([]), config, {})
+    assert [node.path for node in edits.devices] == ["/dev/nvidia0"]
+    assert count_gpus(config, {}) == 1
+    assert describe_gpu_access(config) == f"as {program} describes (CDI)"
+
+
+def test_files_of_the_driver_replace_a_toolkit_that_fails(
+    toolkit: Callable[[str], Path], tmp_path: Path
+) -> None:
+    program = toolkit("echo 'unknown command: cdi' >&2; exit 1")
+    with pytest.raises(MachineError, match=f"{program} cdi generate failed: unknown command: cdi"):
+        provide_gpus(parse_gpus("1"), LayerView([]), configure(tmp_path), {})
+    make_driver(tmp_path / "driver")
+    edits = provide_gpus(parse_gpus("1"), LayerView([]), configure(tmp_path), {})
+    assert "/dev/nvidiactl" in [node.path for node in edits.devices]
 
 
 def test_gpus_are_counted_and_described(tmp_path: Path) -> None:

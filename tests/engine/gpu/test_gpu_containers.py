@@ -16,9 +16,11 @@ from danlu.engine.gpu.provider import provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.types import ContainerExit, ResourceLimits
 from danlu.jobs.local import container_engine
+from danlu.sandbox import _linux
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.ld_cache import CachedLibrary, native_flags, render_cache
 from danlu.util.config import Configuration
+from danlu.util.paths import Paths
 from tests.conftest import Danlu
 from tests.engine.gpu.driver_tree import (
     LIBRARY_DIRECTORY,
@@ -36,6 +38,7 @@ Forked = Callable[[Callable[[], Any]], Any]
 
 _LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 LOADER = _LOADERS.get(platform.machine(), "")
+_MS_RDONLY = 1
 LIST_NODES = "cd /dev; ls -d nvidia*; head -c 3 nvidia0 | wc -c"
 
 
@@ -268,14 +271,52 @@ def test_run_provides_gpus_and_names_missing_ones(danlu: Danlu, tmp_path: Path) 
     assert "hint: `sudo nvidia-modprobe" in broken.stderr
 
 
-def test_nvidia_runtime_gets_the_selected_gpus(
+def test_toolkit_of_nvidia_is_asked(
     danlu: Danlu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without NVIDIA's toolkit: it adds to the configuration and then executes runc, like this.
-    runtime = tmp_path / "nvidia-container-runtime"
-    runtime.write_text('#!/bin/sh\nPATH=$PATH:/usr/sbin:/sbin exec runc "$@"\n')
-    runtime.chmod(0o755)
-    monkeypatch.setenv("DANLU_RUNTIME", str(runtime))
-    script = "echo $NVIDIA_VISIBLE_DEVICES; ls /dev | grep -c nvidia"
-    options = ("run", "--image", "box:1", "--gpus", "2", "--", "sh", "-c", script)
-    assert danlu(*options, cwd=tmp_path, check=False).stdout == "0,1\n0\n"
+    write_cdi_spec(tmp_path)
+    (tmp_path / "cdi").rename(tmp_path / "spec")
+    program = tmp_path / "bin/nvidia-ctk"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/spec/nvidia.json\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    options = (
+        "run",
+        "--image",
+        "box:1",
+        "--gpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        f"{LIST_NODES}; cat /hooked",
+    )
+    done = danlu(*options, cwd=tmp_path, check=False)
+    assert done.stdout == "nvidia0\n3\nupdate-ldcache --folder /lib\n", done.stderr
+
+
+def test_driver_of_a_mount_with_restrictions_is_shown(home: Path) -> None:
+    """As a read-only driver volume, whose flags no user namespace can lift."""
+    driver = home.parent / "driver"
+
+    def mount_driver(paths: Paths) -> None:
+        _linux.unshare(_linux.CLONE_NEWNS)
+        _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
+        driver.mkdir()
+        _linux.mount("tmpfs", str(driver), "tmpfs")
+        make_driver(driver)
+        flags = _linux.MS_REMOUNT | _MS_RDONLY | _linux.MS_NOSUID
+        _linux.mount("none", str(driver), flags=flags)
+
+    def act() -> tuple[int, str]:
+        script = "nvidia-smi; grep -c ' /usr/bin/nvidia-smi tmpfs ro,nosuid,nodev' /proc/mounts"
+        config = Configuration(gpu_driver_root=str(driver), cdi_spec_dirs="")
+        edits = provide_gpus(parse_gpus("all"), LayerView([prepare(home)]), config, {})
+        return run(home, "sh", "-c", script, edits=edits)
+
+    def run_as_ordinary_user() -> tuple[int, str]:
+        return run_inside(act, home=home, ordinary=True)
+
+    result = run_inside(run_as_ordinary_user, home=home, ordinary=False, enter=mount_driver)
+    assert result == (0, f"nvidia-smi of {VERSION}\n1\n")

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import msgspec
 
+from danlu.commands.jobs.first_failure import correct_first_failure
 from danlu.errors import JobFailed
 from danlu.jobs.grace import killed_sentence
 from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand
@@ -57,7 +58,7 @@ async def summarize_job(
     jobs: JobBackend, view: JobView, *, lines: int = MAX_LOG_LINES
 ) -> JobSummary:
     """Return how a finished job ended."""
-    first = view.status.first_failure
+    first = (await correct_first_failure(jobs, view)).status.first_failure
     succeeded = view.status.has_condition(ConditionType.SUCCEEDED)
     base = JobSummary(
         view.name,

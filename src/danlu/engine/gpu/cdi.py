@@ -212,6 +212,15 @@ def _read_spec(path: Path) -> list[CdiDevice]:
             data = file.read(_MAX_SIZE + 1)
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
+    return parse_cdi_devices(path, data)
+
+
+def parse_cdi_devices(path: Path, data: bytes) -> list[CdiDevice]:
+    """Return the devices of a spec; none if it is of another kind.
+
+    ``path`` is its file, or the program that printed it as JSON. Raises :class:`MachineError`
+    naming ``path`` if it is invalid.
+    """
     if len(data) > _MAX_SIZE:
         raise MachineError(f"{path}: larger than {_MAX_SIZE >> 20} MiB", hint=_REGENERATE)
     try:
@@ -237,7 +246,7 @@ def _read_spec(path: Path) -> list[CdiDevice]:
 
 
 def _decode_document(path: Path, data: bytes) -> Any:
-    if path.suffix == ".json":
+    if path.suffix not in (".yaml", ".yml"):
         return msgspec.json.decode(data)
     import yaml  # only where a spec is in YAML
 

@@ -31,7 +31,7 @@ _PROGRAMS = (
 )
 _PROGRAM_DIRECTORIES = (
     *("/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin", "/opt/bin"),
-    "/run/current-system/sw/bin",
+    *("/run/current-system/sw/bin", "/usr/local/nvidia/bin", "/home/kubernetes/bin/nvidia/bin"),
 )
 _SOCKETS = (
     *("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"),
@@ -116,7 +116,7 @@ class DriverTree:
                 if name.endswith(f".so.{version}") and name not in files:
                     # NixOS has a directory of links to the files.
                     path = self.find_path(self._name_inside(directory, name))
-                    if path is not None and path.name == name and is_native_library(path):
+                    if path is not None and path.name == name and is_native_elf(path):
                         files[name] = path
         links = {name: set(_USUAL_LINKS.get(name.partition(".")[0], ())) for name in files}
         for directory in directories:
@@ -162,10 +162,12 @@ class DriverTree:
 
     def _find_programs(self) -> Iterator[tuple[str, Path]]:
         for name in _PROGRAMS:
-            found = (self.find_path(f"{directory}/{name}") for directory in _PROGRAM_DIRECTORIES)
-            path = next((path for path in found if path is not None and path.is_file()), None)
-            if path is not None:
-                yield f"/usr/bin/{name}", path
+            paths = (self.find_path(f"{directory}/{name}") for directory in _PROGRAM_DIRECTORIES)
+            found = [path for path in paths if path is not None and path.is_file()]
+            # A script in /usr/bin may only execute the program, at a path that no image has.
+            found.sort(key=lambda path: not is_native_elf(path))
+            if found:
+                yield f"/usr/bin/{name}", found[0]
 
     def _find_existing(self, paths: Iterable[str]) -> Iterator[tuple[str, Path]]:
         seen: set[Path] = set()
@@ -181,7 +183,7 @@ class DriverTree:
         return [f"{directory}/{name}" for name in names if name.startswith("gsp")]
 
 
-def is_native_library(path: Path) -> bool:
+def is_native_elf(path: Path) -> bool:
     """Return whether a file is an ELF file of this machine's architecture, with 64 bits."""
     try:
         with path.open("rb") as file:

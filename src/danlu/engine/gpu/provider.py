@@ -1,4 +1,4 @@
-"""Give a container GPUs: through CDI, the runtime's own way, or the driver's files directly."""
+"""Give a container GPUs: from a CDI spec, NVIDIA's toolkit, or the driver's files directly."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from danlu.engine.gpu.cdi import count_cdi_gpus, read_cdi_devices, select_cdi_edits
+from danlu.engine.gpu.cdi import (
+    CdiDevice,
+    count_cdi_gpus,
+    read_cdi_devices,
+    select_cdi_edits,
+)
 from danlu.engine.gpu.driver_mounts import build_driver_edits, has_wsl_driver
 from danlu.engine.gpu.selection import GpuChoice, GpuSelection, limit_to_visible
+from danlu.engine.gpu.toolkit import find_toolkit, generate_cdi_devices
+from danlu.errors import MachineError
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.nvidia_driver import find_proc_root, list_gpus, read_driver
 from danlu.sandbox.types import ContainerEdits
 from danlu.util.config import Configuration
-
-#: A runtime that adds the GPUs itself, of NVIDIA's toolkit.
-_NVIDIA_RUNTIME = "nvidia-container-runtime"
 
 
 def provide_gpus(
@@ -32,16 +36,9 @@ def provide_gpus(
     if not selection:
         return ContainerEdits()
     root = Path(config.gpu_driver_root)
-    devices = read_cdi_devices(_list_spec_directories(config))
+    devices = _describe_devices(config)
     if devices:
         return select_cdi_edits(selection, devices, list_gpus(find_proc_root(root)), environ)
-    if Path(config.runtime).name.startswith(_NVIDIA_RUNTIME):
-        return ContainerEdits(
-            environment={
-                "NVIDIA_VISIBLE_DEVICES": _format_selection(selection),
-                "NVIDIA_DRIVER_CAPABILITIES": "all",
-            }
-        )
     return build_driver_edits(selection, view, root, environ)
 
 
@@ -52,10 +49,14 @@ def count_gpus(config: Configuration, environ: Mapping[str, str] = os.environ) -
     """
     root = Path(config.gpu_driver_root)
     gpus = list_gpus(find_proc_root(root))
-    devices = read_cdi_devices(_list_spec_directories(config))
+    driver = read_driver(find_proc_root(root))
+    # Only on a machine without the usual files is the toolkit needed to count.
+    devices = (
+        read_cdi_devices(_list_spec_directories(config)) if driver else _describe_devices(config)
+    )
     if devices:
         return len(limit_to_visible(count_cdi_gpus(devices, gpus), environ))
-    if read_driver(find_proc_root(root)) is None:
+    if driver is None:
         return None if has_wsl_driver(root) else 0
     choices = [GpuChoice((str(gpu.index), gpu.uuid)) for gpu in gpus]
     return len(limit_to_visible(choices, environ))
@@ -67,12 +68,10 @@ def describe_gpu_access(config: Configuration) -> str:
     Raises :class:`~danlu.errors.MachineError` if they cannot have them.
     """
     edits = provide_gpus(GpuSelection(every=True), LayerView(()), config, {})
-    devices = read_cdi_devices(_list_spec_directories(config))
+    devices = _describe_devices(config)
     if devices:
         files = sorted({str(device.file) for device in devices.values()})
         return f"as {' and '.join(files)} describes (CDI)"
-    if not edits.devices:
-        return f"by {config.runtime}"
     libraries = sum(".so" in mount.target for mount in edits.mounts)
     return f"{len(edits.devices)} device nodes and {libraries} libraries of the driver"
 
@@ -81,7 +80,17 @@ def _list_spec_directories(config: Configuration) -> list[Path]:
     return [Path(path) for path in config.cdi_spec_dirs.split(":") if path]
 
 
-def _format_selection(selection: GpuSelection) -> str:
-    if selection.every:
-        return "all"
-    return ",".join(selection.names or map(str, range(selection.count)))
+def _describe_devices(config: Configuration) -> dict[str, CdiDevice]:
+    """Return the devices of specs, or else of NVIDIA's toolkit; none if there are neither."""
+    devices = read_cdi_devices(_list_spec_directories(config))
+    program = None if devices else find_toolkit()
+    if program is None:
+        return devices
+    root = Path(config.gpu_driver_root)
+    try:
+        return generate_cdi_devices(program, root)
+    except MachineError:
+        # Such as one that is older than CDI, next to a driver whose files suffice.
+        if read_driver(find_proc_root(root)) is None:
+            raise
+        return {}

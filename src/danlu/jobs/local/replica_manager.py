@@ -245,7 +245,7 @@ class ReplicaManager:
             if granted is not None:
                 attempt.waiting_reason = ""
                 return self._assign_gpus(attempt.uid, number, granted)
-            reason = f"{total} GPUs, which other jobs are using"
+            reason = f"{total} {'GPU' if total == 1 else 'GPUs'}, which other jobs are using"
             if attempt.waiting_reason != reason:
                 attempt.waiting_reason = reason
                 self._on_change()

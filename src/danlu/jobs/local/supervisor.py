@@ -416,7 +416,7 @@ def main(directory: str, ready: int, lock: int, submitter: int | None = None) ->
             ReplicaEnvironment.enter_namespaces(settings)
         supervisor = Supervisor(job_dir, submission, settings, framework, lock=lock)
     except DanluError as error:
-        _notify_ready(ready, StartReport(error.message, error.hint, error.exit_code))
+        _notify_ready(ready, StartReport.of(error))
         sys.exit(error.exit_code)
     anyio.run(supervisor.run, ready, submitter)
 

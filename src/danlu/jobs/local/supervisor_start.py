@@ -110,4 +110,5 @@ def _spawn_reaper(job_dir: JobDirectory, ready: int, lock: int, *submitter: int)
 def to_error(result: StartReport) -> DanluError:
     """Return the error that a supervisor reported."""
     types = {type.exit_code: type for type in (UsageError, MachineError, OutsideError)}
-    return types.get(result.code, OutsideError)(result.error, hint=result.hint)
+    error = types.get(result.code, OutsideError)
+    return error(result.error, hint=result.hint, details=result.details)

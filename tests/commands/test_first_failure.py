@@ -1,0 +1,152 @@
+"""Which replica failed first, by what the replicas printed: not always the one that ended first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal
+
+import anyio
+import msgspec
+import pytest
+
+from danlu.commands.jobs.first_failure import correct_first_failure
+from danlu.commands.jobs.report import summarize_job
+from danlu.commands.jobs.results import ReplicaError, find_causing_error
+from danlu.jobs.types import LogLine, ReplicaView
+from danlu.training.types import FirstFailure
+
+from .fake_jobs import START, FakeJobs, JobScript, replica, view
+
+VALUE_ERROR = "ValueError: the loss is nan"
+LOST = "ConnectionResetError: [Errno 104] Connection reset by peer"
+
+
+def ended(
+    index: int, seconds: float, state: Literal["Failed", "Stopped"] = "Failed", code: int = 1
+) -> ReplicaView:
+    return ReplicaView(
+        replica(index),
+        state,
+        exit_code=code,
+        reason="Error",
+        finished=START + timedelta(seconds=seconds),
+    )
+
+
+def traceback(index: int, seconds: float, error: str, *, prefix: str = "") -> list[LogLine]:
+    texts = ["Traceback (most recent call last):", '  File "train.py", line 1', *error.split("\n")]
+    at = START + timedelta(seconds=seconds)
+    return [
+        LogLine(replica(index), 0, number, at, f"{prefix}{text}".encode())
+        for number, text in enumerate(texts)
+    ]
+
+
+def find_first(
+    replicas: Sequence[ReplicaView], lines: Sequence[LogLine], *, first: FirstFailure | None = None
+) -> tuple[str, str]:
+    """Return the replica that failed first, and why, if the first of ``replicas`` ended first."""
+    earliest = replicas[0]
+    known = first or FirstFailure(
+        earliest.id, exit_code=earliest.exit_code, reason="Error", time=earliest.finished
+    )
+    failed = view("Failed", *replicas, first=known)
+    jobs = FakeJobs(demo=JobScript([failed], lines))
+    summary = anyio.run(summarize_job, jobs, failed)
+    return str(summary.replica), summary.reason
+
+
+def test_the_replica_whose_traceback_began_first_failed_first() -> None:
+    lines = [*traceback(0, 1.002, "RuntimeError: no"), *traceback(1, 1.001, VALUE_ERROR)]
+    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines) == ("worker-1", "exit code 1")
+
+
+def test_a_lost_connection_is_not_the_first_failure_even_if_it_is_printed_first() -> None:
+    lines = [*traceback(0, 1.001, LOST), *traceback(1, 1.005, VALUE_ERROR)]
+    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines)[0] == "worker-1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970\n"
+        "ncclRemoteError: A call failed possibly due to a network error or remote process exit",
+        "torch.distributed.DistNetworkError: Connection was likely closed.",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_errors_of_pytorch_that_report_a_lost_peer_are_consequences(error: str) -> None:
+    lines = [
+        *traceback(0, 1.001, error, prefix="[rank0]: "),
+        *traceback(1, 1.005, VALUE_ERROR, prefix="[rank1]: "),
+    ]
+    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines)[0] == "worker-1"
+
+
+def test_a_lost_connection_is_the_first_failure_if_no_other_explains_it() -> None:
+    lines = [*traceback(0, 1.001, LOST), *traceback(1, 30, VALUE_ERROR)]
+    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines)[0] == "worker-0"
+    assert find_first([ended(0, 1.01)], traceback(0, 1, LOST))[0] == "worker-0"
+
+
+def test_a_replica_stopped_after_it_failed_is_shown_with_its_error() -> None:
+    lines = [*traceback(0, 1.001, LOST), *traceback(1, 1.005, VALUE_ERROR)]
+    replicas = [ended(0, 1.01), ended(1, 1.02, "Stopped", 143)]
+    assert find_first(replicas, lines) == ("worker-1", VALUE_ERROR)
+
+
+def test_a_replica_stopped_by_its_signal_did_not_fail() -> None:
+    stopped = ended(1, 1.02, "Stopped", 143)
+    lines = [*traceback(0, 1.001, LOST), *traceback(1, 1.005, "KeyboardInterrupt")]
+    assert find_first([ended(0, 1.01), stopped], lines)[0] == "worker-0"
+    assert find_first([ended(0, 1.01), stopped], traceback(0, 1.001, LOST))[0] == "worker-0"
+
+
+def test_a_killed_replica_without_a_traceback_is_the_cause_of_lost_connections() -> None:
+    killed = ended(1, 1.02, code=137)
+    found = find_first([ended(0, 1.01), killed], traceback(0, 1.001, LOST))
+    assert found == ("worker-1", "killed by SIGKILL (exit code 137)")
+
+
+def test_a_handled_error_long_before_the_end_does_not_count() -> None:
+    lines = [
+        *traceback(0, -100, "ImportError: no apex"),
+        *traceback(0, 1.002, LOST),
+        *traceback(1, 1.001, VALUE_ERROR),
+    ]
+    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines)[0] == "worker-1"
+
+
+def test_a_launchers_own_traceback_later_is_of_the_same_failure() -> None:
+    lines = [
+        *traceback(0, 1.001, VALUE_ERROR),
+        *traceback(1, 1.002, "RuntimeError: no"),
+        *traceback(0, 4, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
+    ]
+    assert find_first([ended(1, 1.01), ended(0, 4.1)], lines)[0] == "worker-0"
+
+
+def test_a_replica_that_ended_long_after_is_not_compared() -> None:
+    lines = [*traceback(0, 1.002, LOST), *traceback(1, 1.001, VALUE_ERROR)]
+    assert find_first([ended(0, 1.01), ended(1, 90)], lines)[0] == "worker-0"
+
+
+def test_the_first_failure_of_an_earlier_attempt_is_kept() -> None:
+    lines = [*traceback(0, 1.002, LOST), *traceback(1, 1.001, VALUE_ERROR)]
+    again = msgspec.structs.replace(ended(0, 1.01), attempt=1)
+    first = FirstFailure(replica(0), attempt=0, exit_code=1, time=START + timedelta(seconds=1))
+    assert find_first([again, ended(1, 1.02)], lines, first=first)[0] == "worker-0"
+
+
+def test_the_view_of_a_running_job_is_left_alone() -> None:
+    running = view("Running", first=FirstFailure(replica(0), time=START))
+    assert anyio.run(correct_first_failure, FakeJobs(), running) is running
+
+
+def test_the_exception_of_a_replica_that_lost_a_connection_is_not_the_cause() -> None:
+    lost = ReplicaError("", "ConnectionResetError", "[Errno 104] Connection reset by peer", 1.0)
+    cause = ReplicaError("", "ValueError", "the loss is nan", 1.004)
+    assert find_causing_error({"worker-0": lost, "worker-1": cause}) == "worker-1"
+    assert find_causing_error({"worker-0": lost}) == "worker-0"

@@ -224,6 +224,7 @@ def _list_dependencies(
         settings.paths.config_file,
         settings.paths.config / "contexts.json",
         environment.spec_file,
+        settings.paths.vscode_servers,
         *list_apt_files(),
         *ssh_configuration(settings).list_files(environment.name),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.graph.progress import Message, Progress
 from danlu.sandbox.types import ContainerEdits
+from danlu.util.locks import file_lock
 
 if TYPE_CHECKING:
     from danlu.environment.runtime_settings import RuntimeSettings
@@ -41,15 +43,41 @@ def decide_gpus(
     return str(available or "")
 
 
-def find_gpu_edits(gpus: str, layers: Sequence[Path], config: Configuration) -> ContainerEdits:
-    """Return what the GPUs of :func:`decide_gpus` need in a container of an image's layers.
+@contextmanager
+def hold_gpus(
+    gpus: str,
+    layers: Sequence[Path],
+    config: Configuration,
+    *,
+    work: Path,
+    uid: int,
+    share: bool,
+    progress: Progress,
+) -> Iterator[ContainerEdits]:
+    """Yield what GPUs need in a container of an image's layers, and keep them meanwhile.
 
-    Raises :class:`~danlu.errors.MachineError` if this machine does not have them.
+    Raises :class:`~danlu.errors.MachineError` if this machine does not have them, or others do.
+
+    Args:
+        gpus: The result of :func:`decide_gpus`.
+        work: A directory of this process.
+        uid: The user id of this process outside of namespaces.
+        share: Whether GPUs that others have may be used if too few are free.
     """
     if not gpus:
-        return ContainerEdits()
+        yield ContainerEdits()
+        return
+    from danlu.engine.gpu.allocation import allocate_gpus
     from danlu.engine.gpu.provider import provide_gpus
     from danlu.engine.gpu.selection import parse_gpus
+    from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
+    from danlu.engine.supervisor_directory import SupervisorDirectory
     from danlu.sandbox.layer_view import LayerView
 
-    return provide_gpus(parse_gpus(gpus), LayerView(layers), config)
+    owner = SupervisorDirectory(work / "gpus")
+    allocator = ResourceAllocator(ledger_file(uid), owner.directory)
+    with file_lock(owner.lock):
+        selection, warning = allocate_gpus(parse_gpus(gpus), allocator, config, share=share)
+        if warning:
+            progress(Message(f"warning: {warning}", 0.0))
+        yield provide_gpus(selection, LayerView(layers), config)

@@ -120,6 +120,13 @@ def job_row(view: JobView, *, now: datetime) -> tuple[str, ...]:
     )
 
 
+def list_job_gpus(view: JobView) -> str:
+    """Return the indexes of the GPUs that a job has; ``-`` if it has none."""
+    running = (replica for replica in view.replicas if replica.exit_code is None)
+    gpus = sorted({gpu for replica in running for gpu in replica.gpus})
+    return ",".join(map(str, gpus)) or "-"
+
+
 def count_done(view: JobView) -> int:
     """Count the replicas that are done.
 

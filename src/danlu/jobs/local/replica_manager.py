@@ -14,6 +14,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.engine.types import ResourceUsage, UsageRate
 from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
 from danlu.jobs.local.file_exchange import exchange_env, exchange_mounts
@@ -28,7 +29,6 @@ from danlu.jobs.local.pod import PodContainers, PodContext, build_pod, requested
 from danlu.jobs.local.process_engine import ProcessEngine
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.replica_environment import ReplicaEnvironment, write_framework_files
-from danlu.jobs.local.resource_allocator import ResourceAllocator
 from danlu.jobs.local.topology import (
     LocalTopology,
     build_topology,
@@ -245,7 +245,9 @@ class ReplicaManager:
             if granted is not None:
                 attempt.waiting_reason = ""
                 return self._assign_gpus(attempt.uid, number, granted)
-            reason = f"{total} {'GPU' if total == 1 else 'GPUs'}, which other jobs are using"
+            users = " and ".join(self._allocator.list_other_users(self._host_gpus))
+            why = f"in use by {users}" if users else "after jobs that came first"
+            reason = f"{total} {'GPU' if total == 1 else 'GPUs'}, {why}"
             if attempt.waiting_reason != reason:
                 attempt.waiting_reason = reason
                 self._on_change()

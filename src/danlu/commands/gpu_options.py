@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.graph.progress import Message, Progress
 from danlu.sandbox.types import ContainerEdits
-from danlu.util.locks import file_lock
 
 if TYPE_CHECKING:
     from danlu.environment.runtime_settings import RuntimeSettings
@@ -43,7 +42,6 @@ def decide_gpus(
     return str(available or "")
 
 
-@contextmanager
 def hold_gpus(
     gpus: str,
     layers: Sequence[Path],
@@ -53,31 +51,12 @@ def hold_gpus(
     uid: int,
     share: bool,
     progress: Progress,
-) -> Iterator[ContainerEdits]:
-    """Yield what GPUs need in a container of an image's layers, and keep them meanwhile.
-
-    Raises :class:`~danlu.errors.MachineError` if this machine does not have them, or others do.
-
-    Args:
-        gpus: The result of :func:`decide_gpus`.
-        work: A directory of this process.
-        uid: The user id of this process outside of namespaces.
-        share: Whether GPUs that others have may be used if too few are free.
-    """
+) -> AbstractContextManager[ContainerEdits]:
+    """Keep the GPUs of :func:`decide_gpus`; see :func:`danlu.engine.gpu.allocation.hold_gpus`."""
     if not gpus:
-        yield ContainerEdits()
-        return
-    from danlu.engine.gpu.allocation import allocate_gpus
-    from danlu.engine.gpu.provider import provide_gpus
-    from danlu.engine.gpu.selection import parse_gpus
-    from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
-    from danlu.engine.supervisor_directory import SupervisorDirectory
-    from danlu.sandbox.layer_view import LayerView
+        return nullcontext(ContainerEdits())
+    from danlu.engine.gpu import allocation
 
-    owner = SupervisorDirectory(work / "gpus")
-    allocator = ResourceAllocator(ledger_file(uid), owner.directory)
-    with file_lock(owner.lock):
-        selection, warning = allocate_gpus(parse_gpus(gpus), allocator, config, share=share)
-        if warning:
-            progress(Message(f"warning: {warning}", 0.0))
-        yield provide_gpus(selection, LayerView(layers), config)
+    return allocation.hold_gpus(
+        gpus, layers, config, work=work, uid=uid, share=share, progress=progress
+    )

@@ -25,7 +25,7 @@ from danlu.util.locks import file_lock
 _ADDRESS_RANGE = int(IPv4Address("127.64.0.1")), int(IPv4Address("127.127.255.0"))
 # Below the ephemeral ports of outgoing connections (net.ipv4.ip_local_port_range).
 _PORT_RANGE = 20000, 32000
-#: Where allocations are recorded, for tests.
+#: Where allocations are recorded, instead of in /tmp.
 _DIRECTORY_VARIABLE = "DANLU_ALLOCATION_DIR"
 
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from danlu.engine.gpu.selection import GpuChoice, GpuSelection, choose_gpus, limit_to_visible
-from danlu.engine.resource_allocator import ResourceAllocator
+from danlu.engine.gpu.provider import provide_gpus
+from danlu.engine.gpu.selection import (
+    GpuChoice,
+    GpuSelection,
+    choose_gpus,
+    limit_to_visible,
+    parse_gpus,
+)
+from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
+from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.errors import MachineError
+from danlu.graph.progress import Message, Progress
+from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.nvidia_driver import find_proc_root, list_gpus
+from danlu.sandbox.types import ContainerEdits
 from danlu.util.config import Configuration
+from danlu.util.locks import file_lock
 
 
 def allocate_gpus(
@@ -26,7 +38,7 @@ def allocate_gpus(
 
     A number of GPUs becomes the indexes of free ones; with ``share`` a warning names who else has
     them if too few are free. GPUs that the user named are recorded only, as they may be shared. If
-    the driver does not list the GPUs (WSL 2), the selection is returned as it is.
+    the driver does not list the GPUs (WSL 2), the selection is returned unchanged.
 
     Raises :class:`MachineError` if too few GPUs are free.
     """
@@ -50,6 +62,36 @@ def allocate_gpus(
     names = tuple(map(str, chosen))
     warning = f"GPU {', '.join(names)} is shared with {users}" if users else ""
     return GpuSelection(names=names), warning
+
+
+@contextmanager
+def hold_gpus(
+    gpus: str,
+    layers: Sequence[Path],
+    config: Configuration,
+    *,
+    work: Path,
+    uid: int,
+    share: bool,
+    progress: Progress,
+) -> Iterator[ContainerEdits]:
+    """Yield what GPUs need in a container of an image's layers, and keep them meanwhile.
+
+    Raises :class:`MachineError` if this machine does not have them, or too few are free.
+
+    Args:
+        gpus: As for ``--gpus``.
+        work: A directory of this process.
+        uid: The user id of this process outside of namespaces.
+        share: As for :func:`allocate_gpus`.
+    """
+    owner = SupervisorDirectory(work / "gpus")
+    allocator = ResourceAllocator(ledger_file(uid), owner.directory)
+    with file_lock(owner.lock):
+        selection, warning = allocate_gpus(parse_gpus(gpus), allocator, config, share=share)
+        if warning:
+            progress(Message(f"warning: {warning}", 0.0))
+        yield provide_gpus(selection, LayerView(layers), config)
 
 
 def _list_indexes(choices: Sequence[GpuChoice]) -> list[int]:

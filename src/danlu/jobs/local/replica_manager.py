@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from danlu.engine.gpu.usage import GpuMeter, GpuUsage
 from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.engine.types import ResourceUsage, UsageRate
 from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
@@ -81,6 +83,7 @@ class ReplicaManager:
         self._logs: dict[ReplicaId, LogWriter] = {}
         self._gpus: dict[str, tuple[int, ...]] = {}
         self._host_gpus: tuple[int, ...] | None = None
+        self._gpu_meter = GpuMeter()
         self._count = 0
         self._files_written_for: tuple[ReplicaId, ...] | None = None
 
@@ -141,11 +144,16 @@ class ReplicaManager:
     def measure_usage(self) -> None:
         """Measure what the attempts have used since the last call."""
         samples, used = {}, {}
+        in_use = [gpu for attempt in self.attempts() for gpu in attempt.gpus]
+        gpus = {gpu.index: gpu for gpu in self._gpu_meter.measure(in_use)} if in_use else {}
         for attempt in self.attempts():
             usage = attempt.usage()
             if usage is not None:
                 samples[attempt.uid] = time.monotonic(), usage
-                rate = _usage_rate(self._samples.get(attempt.uid), samples[attempt.uid])
+                rate = _add_gpu_usage(
+                    _usage_rate(self._samples.get(attempt.uid), samples[attempt.uid]),
+                    [gpus[index] for index in attempt.gpus if index in gpus],
+                )
                 used[attempt.uid] = rate
                 if rate.cpu:
                     attempt.active = utc_now()
@@ -307,6 +315,15 @@ def _usage_rate(
         return UsageRate(None, memory)
     cores = (after[1].cpu - before[1].cpu) / (after[0] - before[0])
     return UsageRate(max(0.0, round(cores, 2)), memory)
+
+
+def _add_gpu_usage(rate: UsageRate, gpus: Sequence[GpuUsage]) -> UsageRate:
+    shares = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
+    return msgspec.structs.replace(
+        rate,
+        gpu=sum(shares) / len(shares) if shares else None,
+        gpu_memory=sum(gpu.memory for gpu in gpus) if gpus else None,
+    )
 
 
 def _lost_lines_warning(replica: ReplicaId, log: LogWriter) -> str:

@@ -171,21 +171,34 @@ warn_about_user_namespaces() { # Ubuntu 24.04 forbids them to ordinary users
     echo "hint: echo '$setting=0' | sudo tee /etc/sysctl.d/60-danlu.conf && sudo sysctl --system"
 } >&2
 
-show_progress() { # TEXT TOTAL: read pip's output; say every 10 seconds how far it is
-    local line="" code start=$SECONDS last=$SECONDS count=0 doing="downloaded"
+show_progress() { # TEXT: until stdin ends, say every 10 seconds that it is still going on
+    local code start=$SECONDS
     while :; do
         code=0
-        IFS= read -r -t 2 line || code=$?
-        case $line in
-            *"(from -r "* | Ignoring\ *) count=$((count + 1)) ;;
-            Installing\ collected\ *) doing="downloaded, installing" ;;
-        esac
-        if ((SECONDS - last >= 10)); then
-            echo "setup: $1: $count of $2 packages $doing ($((SECONDS - start)) s)"
-            last=$SECONDS
-        fi
-        ((code == 0 || code > 128)) || return 0 # above 128: nothing was printed in this time
+        read -r -N 4096 -t 10 || code=$?
+        ((code)) || continue
+        ((code > 128)) || return 0 # above 128: it has not ended
+        echo "setup: $1 ($((SECONDS - start)) s)"
     done
+}
+
+run_pip() { # pip's warnings are about settings of this machine that this does not use
+    $venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes \
+        --only-binary :all: --no-deps -r "$1" 2> >(grep -v '^WARNING: ' >&2)
+}
+
+install_packages() { # by hash, into the virtual environment
+    local total code=0
+    total=$(grep -c '^[A-Za-z0-9].*==' constraints.txt)
+    echo "setup: installing $total packages (constraints.txt, by hash)"
+    {
+        run_pip <($venv/bin/python scripts/install_packages.py --bootstrap) &&
+            $venv/bin/python scripts/install_packages.py
+    } | show_progress "still installing" || code=$?
+    if ((code)); then
+        echo "setup: uv could not install them; pip does, which takes a minute or two" >&2
+        run_pip constraints.txt | show_progress "still installing"
+    fi
 }
 
 fingerprint() {
@@ -199,14 +212,9 @@ make_environment() {
     if [[ -f $stamp && $(<"$stamp") == "$want" ]]; then
         return 0
     fi
-    local total
-    total=$(grep -c '^[A-Za-z0-9].*==' constraints.txt)
     echo "setup: creating $venv"
     python3 -m venv --clear $venv
-    echo "setup: installing $total packages (constraints.txt, by hash), which takes a minute or two"
-    $venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes \
-        --only-binary :all: --no-deps -r constraints.txt 2> >(grep -v '^WARNING: ' >&2) |
-        show_progress "installing" "$total"
+    install_packages
     echo "setup: installing danlu"
     $venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-index \
         --no-build-isolation --editable .

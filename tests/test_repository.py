@@ -28,8 +28,8 @@ def list_tracked_files() -> list[Path]:
     return [ROOT / name for name in result.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def constraints_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("constraints", ROOT / "scripts/constraints.py")
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -38,14 +38,14 @@ def constraints_script() -> ModuleType:
 
 
 def test_constraints_pin_everything_by_hash() -> None:
-    script = constraints_script()
+    script = load_script("constraints")
     for name, extra in script.FILES.items():
         requirements = script.read_requirements(extra)
         assert script.findings((ROOT / name).read_text(), requirements) == []
 
 
 def test_constraints_check_reports_errors() -> None:
-    script = constraints_script()
+    script = load_script("constraints")
     text = "click==8.0 \\\n    --hash=sha256:00\nrich==13.9\n--index-url x\n"
     expected = [Requirement("click>=8.1"), Requirement("uv")]
     assert script.findings(text, expected) == [
@@ -54,6 +54,24 @@ def test_constraints_check_reports_errors() -> None:
         "click: 8.0 is not >=8.1",
         "uv: not pinned",
     ]
+
+
+def test_setup_installs_what_starting_uv_needs() -> None:
+    script = load_script("install_packages")
+    assert len(re.findall("^[a-z-]+==", script.bootstrap_lines(), re.MULTILINE)) == len(
+        script.BOOTSTRAP
+    )
+    program = (
+        "import sys, danlu.sources.pypi.uv, danlu.util.process\n"
+        "from importlib.metadata import packages_distributions\n"
+        "found = packages_distributions()\n"
+        "print(*{name for module in sys.modules for name in found.get(module, ())})"
+    )
+    used = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    names = {name.lower().replace("_", "-") for name in used.stdout.split()}
+    assert names - {"danlu", "setuptools"} <= set(script.BOOTSTRAP)  # its .pth file loads it
 
 
 def test_no_installer_configuration_is_committed() -> None:

@@ -19,7 +19,6 @@ __all__ = [
     "config",
     "data",
     "git_config",
-    "include",
     "install",
     "io",
     "pack",

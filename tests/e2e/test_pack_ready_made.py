@@ -7,6 +7,21 @@ import json
 import pytest
 
 from tests.e2e.conftest import Project
+from tests.test_repository import ROOT
+
+# How `danlu.pack` saves an object, in the environment that has its framework.
+SAVE_OBJECT = """
+import pathlib, sys
+
+sys.path.append("/danlu")
+from danlu.api.packing import save_model
+
+
+def save_object(model, name, example=None):
+    directory = pathlib.Path("models", name)
+    directory.mkdir(parents=True)
+    save_model(model, example, directory)
+"""
 
 LIGHT = """
 import os, pickle, joblib, numpy, onnx, skops.io, xgboost
@@ -35,6 +50,8 @@ graph = helper.make_graph(
 made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 made.ir_version = 9
 onnx.save(made, "models/onnx/model.onnx")
+save_object(model, "estimator")
+save_object(booster, "booster")
 """
 
 NETWORK = """
@@ -70,6 +87,8 @@ BertForSequenceClassification(config).save_pretrained("models/huggingface")
 rows = numpy.array([[0.0, 1.0], [1.0, 0.0]])
 fitted = LogisticRegression().fit(rows, [0, 1])
 mlflow.sklearn.save_model(fitted, "models/mlflow", input_example=rows)
+save_object(made, "traced", [[0.0] * 4])
+save_object(torch.jit.script(made), "scripted")
 """
 
 TENSORFLOW = """
@@ -94,10 +113,10 @@ def make_models(project: Project, packages: list[str], program: str) -> None:
     names = json.dumps(packages)
     project.write('install.python(version="3.11")', f"install.python_packages(name={names})")
     (project.directory / "network.py").write_text(NETWORK)
-    (project.directory / "make.py").write_text(program)
+    (project.directory / "make.py").write_text(SAVE_OBJECT + program)
     (project.directory / "x.json").write_text("[[1, 2, 3, 4]]")
     (project.directory / "text.json").write_text('"hello world"')
-    project.run("python", "make.py")
+    project("run", "-v", f"{ROOT / 'src'}:/danlu:ro", "--", "python", "make.py")
 
 
 def pack_and_verify(project: Project, model: str, predictor: str, *arguments: str) -> list[str]:
@@ -118,12 +137,13 @@ def pack_and_verify(project: Project, model: str, predictor: str, *arguments: st
 def test_scikit_learn_xgboost_and_onnx_are_packed_and_replayed(project: Project) -> None:
     packages = ["scikit-learn", "skops", "xgboost-cpu", "onnxruntime", "onnx"]
     make_models(project, packages, LIGHT)
-    for model in ("joblib", "pickle", "skops"):
+    for model in ("joblib", "pickle", "skops", "estimator"):
         found = pack_and_verify(project, model, "sklearn")
         assert {"scikit-learn", "numpy", "scipy"} <= set(found)
         assert "onnxruntime" not in found
         assert ("skops" in found) == (model == "skops")
-    assert "xgboost-cpu" in pack_and_verify(project, "xgboost", "xgboost")
+    for model in ("xgboost", "booster"):
+        assert "xgboost-cpu" in pack_and_verify(project, model, "xgboost")
     assert pack_and_verify(project, "onnx", "onnx") == ["numpy", "onnxruntime"]
     # The model of a job, by itself and by name.
     (project.directory / "again.py").write_text(
@@ -150,7 +170,7 @@ def test_pytorch_hugging_face_and_mlflow_are_packed_and_replayed(project: Projec
         pack_and_verify(
             project, model, "torch", "--network", "network.py:network", "--example", "x.json"
         )
-    for model in ("script", "exported"):
+    for model in ("script", "exported", "traced", "scripted"):
         found = pack_and_verify(project, model, "torch", "--example", "x.json")
         assert "transformers" not in found
     found = pack_and_verify(project, "huggingface", "huggingface", "--example", "text.json")

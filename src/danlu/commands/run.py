@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
+from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
 from danlu.commands.container_options import (
     parse_security,
     parse_shm_size,
@@ -121,7 +121,7 @@ def run_command(
             progress=progress,
         ) as edits:
             code = run_here(
-                (*trees, *find_bytecode_trees(store, stored, stack)),
+                add_bytecode_trees(store, stored, stack),
                 config,
                 args=args if is_program else resolve_command(args, runtime),
                 project=directory,

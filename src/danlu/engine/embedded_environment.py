@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
+from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
 from danlu.engine import embedded
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
@@ -213,8 +213,7 @@ class EmbeddedContainer:
         work = resources.enter_context(store.staging())
         image, layers = find_environment_image(store, self._spec)
         self._image_config = parse_image_config(image.config)
-        bytecode = find_bytecode_trees(store, image, layers)
-        return (*(layer.tree for layer in layers), *bytecode), work
+        return add_bytecode_trees(store, image, layers), work
 
     def _choose_init(self) -> tuple[str, ...]:
         """Return the first process: the distribution's tini if the image has it, else a shell."""

@@ -97,6 +97,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         environment: Variables in addition to the image's.
         user: Empty for the image's user.
         gpus: As for ``--gpus``; empty for none.
+        shares_gpus: Whether it may use GPUs that others have, if too few are free.
         shm_size: Bytes of ``/dev/shm``; 0 for the default.
         init: Shell commands that run once per start, before the services.
         engine: What runs the container (:mod:`danlu.engine.environment_engines`).
@@ -116,6 +117,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str = ""
     limits: ResourceLimits = ResourceLimits()
     gpus: str = ""
+    shares_gpus: bool = False
     shm_size: int = 0
     init: tuple[str, ...] = ()
     services: tuple[ServiceSpec, ...] = ()

@@ -40,6 +40,7 @@ from danlu.graph.ops import (
     HttpFile,
     ImageSource,
     Merge,
+    OwnDirectories,
     Squash,
     Unresolved,
     Wheel,
@@ -165,9 +166,11 @@ def test_steps_follow_all_declarations_in_order() -> None:
     file = LockedHttp("https://example.org/data.csv", HASH, 3)
     lock = replace(LOCK, sections={"http": (file,)})
     graph = assemble(environment, lock, ProjectDigests({"src": "sha256:1"}, context="sha256:2"))
-    last = graph.root
+    assert graph.root.op == OwnDirectories(("/opt/venv",), 1000, 1001, 1700)
+    last = graph.root.inputs[0]
     assert isinstance(last.op, Exec)
     assert last.op.context
+    assert (last.op.home, last.op.home_uid, last.op.home_gid) == ("/home/envd", 1000, 1001)
     assert last.op.context_digest == "sha256:2"
     make = last.inputs[0]
     assert isinstance(make.op, Exec)

@@ -256,8 +256,10 @@ def test_payload_for_a_container_is_self_contained(
 
 def test_value_that_cannot_be_unpickled_is_an_error() -> None:
     view = JobView("job", "PyTorchJob", "pytorch", "Succeeded", JobStatus())
-    with pytest.raises(UsageError, match="cannot read the return value: No module named 'nowhere'"):
-        leader_value(JobResult(view, b"cnowhere\nname\n.", trusted=True))
+    values = {"value": {"form": "pickle", "data": b"cnowhere\nname\n."}}
+    data = bytes(encoding.encode({"python": "3.11.7", "values": values}))
+    with pytest.raises(UsageError, match=r"cannot read value, .* No module named 'nowhere'"):
+        leader_value(JobResult(view, data, trusted=True))
 
 
 SCRIPT = """

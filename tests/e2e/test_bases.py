@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.conftest import Project
 from tests.e2e.test_functions import oci_config, pytestmark
+from tests.fakes.wheels import make_wheel
 
 __all__ = ["pytestmark"]
 
@@ -62,6 +63,53 @@ def test_the_owner_has_a_passwd_entry_and_a_home_directory(project: Project) -> 
     seen = project.run("sh", "-c", script).splitlines()
     assert seen[0] == "uid=1234(envd) gid=2345(envd) groups=2345(envd)"
     assert seen[1:] == ["/home/envd", "in-home", "[user]", "\tname = Ada"]
+
+
+def test_the_owner_can_write_where_its_files_are(project: Project) -> None:
+    (project.directory / "data").mkdir()
+    (project.directory / "data" / "part").write_text("1")
+    (project.directory / "model").write_text("weights")
+    project.write(
+        "config.owner(1234, 2345)",
+        'io.copy("data", "/home/envd/data")',
+        'io.copy("data", "/opt/app/data")',
+        'io.copy("model", "/srv/models/current/")',
+        'io.copy("model", "/usr/local/share/")',
+        'run(["mkdir -p ~/.cache/hub", "cd ~/.cache/hub", "echo 1 > file", "ln -s file to"])',
+    )
+    writable = "/home/envd/data /opt/app /opt/app/data /srv/models /srv/models/current"
+    writable += " /home/envd/.cache/hub"
+    script = (
+        f"set -e; find /home/envd ! -user envd; for each in {writable}; do touch $each/new; done;"
+        " rm ~/.cache/hub/file ~/data/part; stat -c %U /opt /srv /usr/local/share /home"
+    )
+    assert project.run("sh", "-c", script).split() == ["root"] * 4
+
+
+def test_the_owner_can_install_upgrade_and_remove_python_packages(project: Project) -> None:
+    wheels = [
+        make_wheel(project.directory, "tool", version, {"tool/__init__.py": "", "a.py": ""})
+        for version in ("1.0", "2.0")
+    ]
+    project.write(
+        "config.owner(1234, 2345)",
+        f'install.python_packages(local_wheels=["{wheels[0].name}"])',
+    )
+    script = (
+        "set -e; python -c 'import a, tool';"
+        f" pip install -q --no-index /workspace/{wheels[1].name};"
+        " pip list --format freeze; pip uninstall -qy tool; ls /opt/venv/lib/*/site-packages"
+    )
+    project("build", "-t", "owned:1")
+    archive = project.directory.parent / "owned.tar"
+    project("image", "save", "owned:1", "-o", str(archive), "--bytecode")
+    project("image", "load", str(archive), "-t", "loaded:1")
+    # With the bytecode laid over at the start, and as part of the image.
+    for image in ("owned:1", "loaded:1"):
+        volume = f"{project.directory}:/workspace"
+        seen = project("run", "--image", image, "-v", volume, "--", "sh", "-c", script).stdout
+        assert "tool==2.0" in seen
+        assert "a.py" not in seen
 
 
 def test_the_owner_may_have_an_id_that_the_base_uses(project: Project) -> None:

@@ -74,7 +74,7 @@ def python(text: str, function: str = "build", **files: str) -> Environment:
 def python_body(text: str) -> Environment:
     """Evaluate the body of a build function of a ``build.py``."""
     lines = "\n".join("    " + line for line in dedent(text).strip().split("\n"))
-    names = "base, config, data, git_config, include, install, io, run, runtime, shell"
+    names = "base, config, data, git_config, install, io, run, runtime, shell"
     return python(f"from danlu import {names}\ndef build():\n{lines}\n")
 
 

@@ -9,7 +9,7 @@ from danlu.environment.types import (
     PythonPackages,
     SystemPackages,
 )
-from danlu.lang.evaluation import evaluate, list_functions
+from danlu.lang.evaluation import evaluate
 from danlu.lang.functions.base import LoginShell
 from danlu.lang.functions.config import JupyterServer
 from danlu.lang.functions.runtime import NamedCommands, PortExposure
@@ -162,11 +162,6 @@ def test_load_is_relative_to_the_loading_file() -> None:
     assert environment.system_packages == (SystemPackages(("git",)),)
     assert environment.system_packages[0].span.file == "envs/lib/tools.envd"
     assert loader.asked == ["envs/build.envd", "envs/lib/tools.envd", "envs/names.envd"]
-
-
-def test_functions_lists_what_can_be_built() -> None:
-    text = "def build():\n  pass\ndef _h():\n  pass\ndef f(a):\n  pass\ndef g(a=1):\n  pass\n"
-    assert list_functions("build.envd", InMemoryLoader({"build.envd": text})) == ["build", "g"]
 
 
 def test_the_names_of_commands_that_envds_own_files_use() -> None:

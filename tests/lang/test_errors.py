@@ -6,7 +6,7 @@ import pytest
 
 from danlu.environment.requirements import requested_python_version
 from danlu.errors import BuildFileError, DanluError, UsageError
-from danlu.lang.evaluation import evaluate, list_functions
+from danlu.lang.evaluation import evaluate
 from danlu.lang.loader import RepositoryContent
 from tests.lang.support import InMemoryLoader, body, finding, get_marked_text
 
@@ -69,7 +69,13 @@ CALLS = [
         "numpy<2",
     ),
     ("install.conda_packages(['a'], env_file='e')", "cannot be combined", "env_file='e'", ""),
-    ("install.conda_packages(env_file='e.txt')", "neither a YAML file", "env_file='e.txt'", ".yml"),
+    ("install.conda_packages(env_file='e.txt')", "not a YAML file", "env_file='e.txt'", ".yml"),
+    (
+        "install.conda_packages(env_file='pixi.toml')",
+        "not a YAML file",
+        "env_file='pixi.toml'",
+        "export",
+    ),
     ("install.conda_packages(['-c', 'x'])", "'-c' is an option", "['-c', 'x']", "channel="),
     ("install.conda_packages(['a'], channel=[''])", "empty channel", "channel=['']", ""),
     (
@@ -234,12 +240,8 @@ def test_only_functions_without_arguments_are_build_functions() -> None:
 
 
 def test_missing_file_is_a_usage_error() -> None:
-    for attempt in (
-        lambda: evaluate("no.envd", loader=InMemoryLoader({})),
-        lambda: list_functions("no.envd", InMemoryLoader({})),
-    ):
-        with pytest.raises(UsageError, match=r"build file 'no\.envd' not found"):
-            attempt()
+    with pytest.raises(UsageError, match=r"build file 'no\.envd' not found"):
+        evaluate("no.envd", loader=InMemoryLoader({}))
 
 
 class UnreadableLoader:

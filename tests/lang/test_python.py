@@ -7,11 +7,11 @@ import sys
 import pytest
 
 import danlu
-from danlu.environment.types import IncludeRef, PythonInterpreter, PythonPackages, SystemPackages
+from danlu.environment.types import PythonInterpreter, SystemPackages
 from danlu.errors import BuildFileError, UsageError
-from danlu.lang.evaluation import evaluate, list_functions
 from danlu.lang.functions.steps import RunStep
-from tests.lang.support import COMMIT, InMemoryLoader, get_marked_text, python
+from danlu.lang.source_files import find_build_functions
+from tests.lang.support import get_marked_text, python
 
 
 def read_error(text: str, function: str = "build", **files: str) -> BuildFileError:
@@ -177,52 +177,11 @@ def test_an_error_in_a_helper_names_its_caller() -> None:
     assert error.details == ("called from build.py:3: f()",)
 
 
-LIBRARY = """
-K = {"a": [1, None, 2.5]}
-def tensorboard(port=6006, name="ü"):
-    install.python_packages(["tensorboard"])
-    run(["%s %d" % (name, port)])
-    return port + 1
-def bad():
-    run("x")
-"""
-
-
-def make_including_project(body: str) -> InMemoryLoader:
-    text = (
-        "from danlu import include\ndef build():\n"
-        f"    lib = include('https://example.org/a', ref='v1')\n    {body}\n"
-    )
-    return InMemoryLoader({"build.py": text}, {"https://example.org/a": {"a.envd": LIBRARY}})
-
-
-def test_the_functions_and_values_of_an_included_repository() -> None:
-    loader = make_including_project(
-        "assert lib.tensorboard(8888, name='\U0001f525') == 8889; "
-        "assert lib.K['a'] == [1, None, 2.5]; assert dir(lib) == ['K', 'bad', 'tensorboard']"
-    )
-    environment = evaluate("build.py", loader=loader)
-    assert environment.python_packages == (PythonPackages(("tensorboard",)),)
-    assert environment.steps == (RunStep(("\U0001f525 8888",)),)
-    assert environment.steps[0].span.file == "build.py"
-    assert environment.includes == (IncludeRef("https://example.org/a", "v1", COMMIT),)
-
-
-@pytest.mark.parametrize(
-    ("body", "message", "file"),
-    [
-        ("lib.tensorbord()", "has no 'tensorbord'", "build.py"),
-        ("lib.tensorboard(poort=3)", "no argument 'poort'", "build.py"),
-        ("lib.tensorboard(lib)", "of type IncludedLibrary cannot be passed", "build.py"),
-        ("lib.bad()", "not one string", "https://example.org/a/a.envd"),
-    ],
-)
-def test_invalid_use_of_an_included_repository(body: str, message: str, file: str) -> None:
-    with pytest.raises(BuildFileError) as caught:
-        evaluate("build.py", loader=make_including_project(body))
-    assert message in caught.value.message
-    assert caught.value.span is not None
-    assert caught.value.span.file == file
+def test_include_names_build_envd() -> None:
+    error = read_error("from danlu import include\ndef build(): pass\n")
+    assert error.message == "include() is available in build.envd files only"
+    assert error.span is not None
+    assert (error.span.file, error.span.line) == ("build.py", 1)
 
 
 def test_calling_outside_a_build_function_has_a_hint() -> None:
@@ -240,5 +199,7 @@ def test_help_and_completion_include_the_functions() -> None:
 
 
 def test_functions_lists_what_can_be_built() -> None:
-    text = "def build(): pass\nasync def a(): pass\ndef _b(): pass\ndef c(x): pass\n"
-    assert list_functions("build.py", InMemoryLoader({"build.py": text})) == ["build"]
+    text = (
+        "def build(): pass\nasync def a(): pass\ndef _b(): pass\ndef c(x): pass\ndef d(x=1): pass\n"
+    )
+    assert find_build_functions(text) == ["build", "d"]

@@ -86,8 +86,6 @@ async def test_missing_blobs_and_manifests_are_not_found(host: str) -> None:
             await registry.get_manifest("a/empty", "latest")
         with pytest.raises(RegistryNotFound, match="has no blob"):
             await registry.download_blob("a/empty", Descriptor("x", digest, 1), print)
-        with pytest.raises(RegistryNotFound):
-            await registry.list_tags("a/empty")
 
 
 async def test_blob_is_mounted_from_another_repository(host: str) -> None:
@@ -108,7 +106,6 @@ async def test_pushed_image_is_pulled_by_tag_and_by_digest(
         pushed = await push_image(
             registry, f"i/{kind}", image, source, scratch=tmp_path, tags=["v1", "v2"], kind=kind
         )
-        assert await registry.list_tags(f"i/{kind}") == ["v1", "v2"]
         for target in ("v1", "v2", pushed.digest):
             document = await registry.get_manifest(f"i/{kind}", target)
             assert document.digest == pushed.digest

@@ -122,13 +122,12 @@ async def test_retry_after_is_honoured(fake: FakeRegistry) -> None:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    fake.faults = [RegistryFault(path="/tags/", status=429, headers={"Retry-After": "7"})]
-    fake.put_manifest("r", b"{}", tag="t")
+    fake.faults = [RegistryFault(path="/blobs/", status=429, headers={"Retry-After": "7"})]
     backoff = RetryPolicy(attempts=3, initial_delay=0.1)
     async with Registry(
         RegistryEndpoint(fake.host), lookup=nobody, backoff=backoff, sleep=sleep
     ) as registry:
-        assert await registry.list_tags("r") == ["t"]
+        assert not await registry.has_blob("r", sha256(b"x"))
     assert pauses == [7.0]
 
 
@@ -355,21 +354,20 @@ async def test_wait_that_the_registry_asks_for_is_in_the_hint(
     fake.faults = [RegistryFault(status=429, times=99, headers={"Retry-After": header})]
     async with client(fake.host) as registry:
         with pytest.raises(TemporaryError) as caught:
-            await registry.list_tags("r")
+            await registry.has_blob("r", sha256(b"x"))
     assert hint in caught.value.hint
 
 
 async def test_retries_are_reported(fake: FakeRegistry) -> None:
     reports: list[str] = []
-    fake.faults = [RegistryFault(path="/tags/", status=503, times=2)]
-    fake.put_manifest("r", b"{}", tag="t")
+    fake.faults = [RegistryFault(path="/blobs/", status=503, times=2)]
     async with Registry(
         RegistryEndpoint(fake.host),
         backoff=ROUTINE,
         sleep=no_pause,
         on_retry=lambda error, wait: reports.append(error.message),
     ) as registry:
-        await registry.list_tags("r")
+        await registry.has_blob("r", sha256(b"x"))
     assert len(reports) == 2
     assert "HTTP 503" in reports[0]
 

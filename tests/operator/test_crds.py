@@ -68,7 +68,7 @@ async def space(client: Client) -> str:
 
 async def create_crds(client: Client) -> Client:
     for crd in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
-        await client.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, force=True)
+        await client.create_or_patch(CUSTOM_RESOURCE_DEFINITIONS, crd)
 
     async def is_available() -> bool:
         try:

@@ -94,7 +94,7 @@ async def install_operator(client: Client, settings: OperatorSettings) -> list[s
     """Apply the manifests; gives the arguments of the Deployment."""
     documents: list[Any] = [*list_manifests(settings, OperatorDeployment(image="example/danlu:1"))]
     for document in documents:
-        await client.apply(kind_of(document), document, manager="kubectl")
+        await client.create_or_patch(kind_of(document), document)
     container = documents[-1]["spec"]["template"]["spec"]["containers"][0]
     results: list[str] = container["args"]
     return [obj for obj in results if "address=" not in obj or "reports" in obj]

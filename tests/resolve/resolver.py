@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -12,6 +12,7 @@ from danlu.environment.types import PythonPackages
 from danlu.errors import Span
 from danlu.resolve.python.request import PythonRequest
 from danlu.resolve.python.resolver import resolve_python
+from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.restrictions import read_restrictions
@@ -49,3 +50,30 @@ class PythonResolver:
 
     def pins(self, packages: Sequence[LockedPackage]) -> list[str]:
         return [f"{package.name}=={package.version}" for package in packages]
+
+
+class FakeResolveSandbox:
+    """A fake sandbox that records its input and returns what uv would in there."""
+
+    def __init__(self, resolved: str, pylock: str, code: int = 0) -> None:
+        self.resolved, self.pylock, self.code = resolved, pylock, code
+        self.requirements = ""
+        self.files: dict[str, str] = {}
+        self.environment: Mapping[str, str] = {}
+        self.mounts: Sequence[Mount] = ()
+
+    async def __call__(
+        self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
+    ) -> int:
+        self.mounts, self.environment = mounts, environment
+        work = next(mount.source for mount in mounts if mount.target == "/run/danlu/resolve")
+        assert work is not None
+        self.requirements = (work / "requirements.txt").read_text()
+        self.files = {file.name: file.read_text() for file in work.iterdir() if file.is_file()}
+        (work / "resolved.txt").write_text(self.resolved)
+        (work / "pylock.toml").write_text(self.pylock)
+        (work / "messages.txt").write_text("error: it broke\n")
+        return self.code
+
+
+PYLOCK_HEAD = 'lock-version = "1.0"\ncreated-by = "uv"\n'

@@ -20,7 +20,7 @@ from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget
 from tests.fakes.wheels import make_wheel, sha256_of
-from tests.resolve.resolver import PythonResolver
+from tests.resolve.resolver import PYLOCK_HEAD, FakeResolveSandbox, PythonResolver
 
 
 def test_requirements_resolve_to_files_with_dependencies(resolver: PythonResolver) -> None:
@@ -359,33 +359,6 @@ def test_an_editable_requirement_must_be_a_directory_of_the_project(
     assert caught.value.span == Span("build.envd", 7)
 
 
-class FakeResolveSandbox:
-    """A fake sandbox that records its input and returns what uv would in there."""
-
-    def __init__(self, resolved: str, pylock: str, code: int = 0) -> None:
-        self.resolved, self.pylock, self.code = resolved, pylock, code
-        self.requirements = ""
-        self.files: dict[str, str] = {}
-        self.environment: Mapping[str, str] = {}
-        self.mounts: Sequence[Mount] = ()
-
-    async def __call__(
-        self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
-    ) -> int:
-        self.mounts, self.environment = mounts, environment
-        work = next(mount.source for mount in mounts if mount.target == "/run/danlu/resolve")
-        assert work is not None
-        self.requirements = (work / "requirements.txt").read_text()
-        self.files = {file.name: file.read_text() for file in work.iterdir() if file.is_file()}
-        (work / "resolved.txt").write_text(self.resolved)
-        (work / "pylock.toml").write_text(self.pylock)
-        (work / "messages.txt").write_text("error: it broke\n")
-        return self.code
-
-
-_PYLOCK = 'lock-version = "1.0"\ncreated-by = "uv"\n'
-
-
 def test_a_directory_is_resolved_in_the_sandbox_and_locked_by_content(
     resolver: PythonResolver,
 ) -> None:
@@ -393,7 +366,7 @@ def test_a_directory_is_resolved_in_the_sandbox_and_locked_by_content(
     tree.mkdir()
     (tree / "setup.py").write_text("x")
     inside = FakeResolveSandbox(
-        "", _PYLOCK + '[[packages]]\nname = "Pkg"\ndirectory = { path = "../sources/0/tree" }\n'
+        "", PYLOCK_HEAD + '[[packages]]\nname = "Pkg"\ndirectory = { path = "../sources/0/tree" }\n'
     )
     request = replace(resolver.request("./pkg"), run_in_sandbox=inside)
     (one,) = resolver(request)
@@ -411,7 +384,7 @@ def test_constraints_of_this_machine_count_in_the_sandbox(
     (resolver.project / "pkg" / "setup.py").touch()
     (resolver.root / "limits.txt").write_text("six<2\n")
     monkeypatch.setenv("UV_CONSTRAINT", f"{resolver.root}/limits.txt https://one.test/limits.txt")
-    inside = FakeResolveSandbox("", _PYLOCK)
+    inside = FakeResolveSandbox("", PYLOCK_HEAD)
     request = replace(resolver.request("./pkg"), run_in_sandbox=inside)
     resolver(request)
     options = inside.environment["OPTIONS"]
@@ -429,7 +402,7 @@ def test_a_local_wheel_is_mounted_in_the_sandbox_and_locked_unchanged(
     wheel = make_wheel(resolver.project, "mine")
     inside = FakeResolveSandbox(
         "",
-        _PYLOCK + '[[packages]]\nname = "mine"\nversion = "1.0"\n'
+        PYLOCK_HEAD + '[[packages]]\nname = "mine"\nversion = "1.0"\n'
         f'archive = {{ path = "/run/danlu/wheels{wheel}", '
         f'hashes = {{ sha256 = "{sha256_of(wheel)}" }} }}\n',
     )
@@ -446,7 +419,7 @@ def test_a_source_distribution_is_kept_by_file_and_hash(resolver: PythonResolver
     digest = sha256_of(archive)
     inside = FakeResolveSandbox(
         "evil==1.0\n",
-        _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
+        PYLOCK_HEAD + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
         f'sdist = {{ url = "file:///x/{archive.name}", hashes = {{ sha256 = "{digest}" }} }}\n',
     )
     (one,) = resolver(replace(resolver.request("evil"), run_in_sandbox=inside))
@@ -466,7 +439,7 @@ def test_no_binary_locks_a_source_distribution(resolver: PythonResolver) -> None
         resolver(request, before)
     inside = FakeResolveSandbox(
         "evil==1.0\n",
-        _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
+        PYLOCK_HEAD + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
         f'sdist = {{ url = "file:///x/{archive.name}", '
         f'hashes = {{ sha256 = "{sha256_of(archive)}" }} }}\n',
     )
@@ -501,7 +474,7 @@ def test_options_that_forbid_a_build_are_reported_with_the_line(
     source_distribution(resolver.links, resolver.root / "ran")
     (resolver.project / "src").mkdir()
     (resolver.project / "r.txt").write_text(text)
-    inside = FakeResolveSandbox("", _PYLOCK)
+    inside = FakeResolveSandbox("", PYLOCK_HEAD)
     with pytest.raises(ResolveError) as caught:
         resolver(replace(resolver.request(requirements="r.txt"), run_in_sandbox=inside))
     assert caught.value.message == message
@@ -523,7 +496,7 @@ def test_options_that_forbid_a_build_are_reported_with_the_line(
 def test_output_of_the_sandbox_is_validated(resolver: PythonResolver, entry: str) -> None:
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
-    inside = FakeResolveSandbox("", f"{_PYLOCK}[[packages]]\n{entry}\n")
+    inside = FakeResolveSandbox("", f"{PYLOCK_HEAD}[[packages]]\n{entry}\n")
     try:
         result = resolver(replace(resolver.request("./pkg"), run_in_sandbox=inside))
     except DanluError:

@@ -59,8 +59,14 @@ class WheelUnpacker:
             name.replace("_", "-"), version, path.name, sha256 or sha256_of(path), source, scheme
         )
 
-    def unpack(self, wheels: Sequence[Wheel], *, offline: bool = False) -> list[Path]:
-        indexes = IndexSettings(find_links=(self.links.as_uri(),), no_index=True)
+    def unpack(
+        self,
+        wheels: Sequence[Wheel],
+        *,
+        offline: bool = False,
+        indexes: IndexSettings | None = None,
+    ) -> list[Path]:
+        indexes = indexes or IndexSettings(find_links=(self.links.as_uri(),), no_index=True)
         uv = Uv(self.root / "uv", self.root, indexes, offline=offline)
         self.count += 1
         workspace = self.root / f"work-{self.count}"
@@ -418,6 +424,26 @@ def test_a_file_with_other_bytes_is_a_checksum_error(unpacker: WheelUnpacker) ->
     with pytest.raises(ChecksumError) as caught:
         unpacker.unpack([unpacker.wheel(path, sha256="0" * 64)])
     assert "restore danlu.lock" in caught.value.hint
+
+
+def test_a_locked_file_is_found_on_any_index_that_has_it(unpacker: WheelUnpacker) -> None:
+    wheels, expected = [], []
+    for name in ("one", "two"):
+        path = make_wheel(unpacker.links, name, files={f"{name}.py": "main"})
+        wheels.append(unpacker.wheel(path))
+        expected.append(diff_id(unpacker.unpack(wheels[-1:])[0]))
+    for index, text in (("extra", "another build"), ("main", "main")):
+        for name in ("one", "two"):
+            page = unpacker.root / index / name
+            path = make_wheel(page, name, files={f"{name}.py": text})
+            link = f'<a href="{path.name}#sha256={sha256_of(path)}">{path.name}</a>'
+            (page / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
+    indexes = IndexSettings(
+        default=(unpacker.root / "main").as_uri(), extra=((unpacker.root / "extra").as_uri(),)
+    )
+    (unpacker.root / "uv").rename(unpacker.root / "uv-before")
+    trees = unpacker.unpack(wheels, indexes=indexes)
+    assert [diff_id(tree) for tree in trees] == expected
 
 
 def test_an_invalid_entry_point_is_reported(unpacker: WheelUnpacker) -> None:

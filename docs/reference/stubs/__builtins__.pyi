@@ -75,7 +75,8 @@ def run(
 
 def include(url: str, ref: str | None = "") -> Any:
     """Load the functions of another git repository, from all its `*.envd` files. The returned
-    value has them as attributes. The lockfile pins the commit.
+    value has them as attributes. The lockfile pins the commit. Available in `build.envd`
+    files only: a `build.py` imports Python files.
 
     Args:
         url: the repository's address
@@ -175,7 +176,7 @@ class _Install:
             name: packages as in `conda install`: `numpy=1.26`, `conda-forge::gcc`
             channel: channels to use before the configured ones: names, URLs, or directories
                 (`./channel`)
-            env_file: path of an `environment.yml` or `pixi.toml` in the project
+            env_file: path of an `environment.yml` in the project
 
         Example:
             install.conda_packages(["gcc"], channel=["conda-forge"])
@@ -400,7 +401,9 @@ class _Config:
     @staticmethod
     def owner(uid: int, gid: int) -> None:
         """Set the owner of the environment's files, and the user it runs as: `envd`, with the home
-        directory `/home/envd`.
+        directory `/home/envd`. The user owns copied files and their directories, everything in
+        the home directory, and the directories of Python and conda packages, so that `pip
+        install` works. Files of packages, and directories of the distribution, stay root's.
 
         Args:
             uid: user id

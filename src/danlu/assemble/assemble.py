@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from danlu.assemble.conda import make_conda_vertices
 from danlu.assemble.interpreter import make_interpreter_vertex
 from danlu.assemble.python import make_package_vertices, make_venv_vertex, make_wheel_vertices
-from danlu.environment.image_layout import HOME, USER_ID, USER_NAME
+from danlu.environment.image_layout import CONDA_PREFIX, HOME, USER_ID, USER_NAME, VENV
 from danlu.environment.lock import FunctionLock
 from danlu.environment.requirements import (
     list_system_packages,
@@ -41,6 +41,7 @@ from danlu.graph.ops import (
     ImageSource,
     Merge,
     Op,
+    OwnDirectories,
     Platform,
     ShellStartup,
     Unresolved,
@@ -83,7 +84,7 @@ def assemble(
     for step in environment.steps:
         root = step.add_to(root, context)
     return Graph(
-        root=root,
+        root=_make_owner_vertex(context, root),
         config=_make_image_config(context),
         platform=platform,
         epoch=context.epoch,
@@ -237,6 +238,23 @@ def _make_user_vertex(context: GraphContext, below: Vertex) -> Vertex:
     )
     spans = tuple(item.span for item in (environment.base, owner) if item and item.span.line)
     return Vertex(add_user, (below,), f"user {USER_NAME}", "system", spans)
+
+
+def _make_owner_vertex(context: GraphContext, below: Vertex) -> Vertex:
+    """Return ``below`` with the directories of packages given to the user of ``config.owner``.
+
+    Last, because steps may install packages too.
+    """
+    owner, lock = context.environment.find(ImageOwner), context.lock
+    if owner is None or owner.uid == 0 or lock is None:
+        return below
+    roots = [VENV] if context.python is not None else []
+    roots += [CONDA_PREFIX] if lock.conda is not None and lock.conda.packages else []
+    if not roots:
+        return below
+    op = OwnDirectories(tuple(roots), owner.uid, owner.gid, context.epoch)
+    name = f"directories of packages for user {USER_NAME}"
+    return Vertex(op, (below,), name, "steps", (owner.span,) if owner.span.line else ())
 
 
 def _make_leaves(context: GraphContext, system: Vertex) -> Sequence[Vertex]:

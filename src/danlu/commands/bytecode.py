@@ -17,6 +17,7 @@ import anyio
 
 from danlu.builder.embedded.bytecode_layers import (
     bytecode_key,
+    find_owner,
     find_unmodified_wheels,
     find_wheel_layers,
     list_prefixes,
@@ -72,14 +73,19 @@ def add_bytecode(store: Store, image: StoredImage, settings: Settings) -> Stored
             raise UsageError(
                 "the image has no Python packages to compile", hint="leave out --bytecode"
             )
-        layer = _merge_layers(store, layers)
+        layer = _merge_layers(store, layers, find_owner(store.layers(image.layers) or ()))
         config = extend_config(image.config, layer.diff_id, layer.created_by)
         diff_ids = [*image.layers, layer.diff_id]
         return store.put_image(config, diff_ids, metadata={**image.metadata, "bytecode": "yes"})
 
 
-def _merge_layers(store: Store, layers: Sequence[Layer]) -> Layer:
-    """Return one layer with the files of all: engines limit the layers of an image."""
+def _merge_layers(
+    store: Store, layers: Sequence[Layer], owner: tuple[int, int] | None = None
+) -> Layer:
+    """Return one layer with the files of all: engines limit the layers of an image.
+
+    ``owner`` gets the directories of packages, which an entry of this layer replaces.
+    """
     from danlu.builder.embedded.ops.bytecode import commit_bytecode
 
     with store.staging() as work:
@@ -88,7 +94,7 @@ def _merge_layers(store: Store, layers: Sequence[Layer]) -> Layer:
             shutil.copytree(layer.tree, tree, dirs_exist_ok=True)
         for directory, _, _ in os.walk(tree):
             os.chmod(directory, 0o755)
-        merged = commit_bytecode(tree, "bytecode of the Python packages", store)
+        merged = commit_bytecode(tree, "bytecode of the Python packages", store, owner=owner)
     assert merged is not None
     return merged
 

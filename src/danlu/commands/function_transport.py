@@ -263,7 +263,7 @@ def first_error(result: JobResult, *, first: str = "", trusted: bool = False) ->
     _share_main()
     reports = {}
     for name, data in result.raised.items():
-        report = open_error(data, trusted=trusted)
+        report = open_error(data)
         if report is not None:
             reports[name] = report
     if not reports or (first and first not in reports):

@@ -28,6 +28,7 @@ from typing import Literal
 
 import msgspec
 
+from danlu.engine.control_client import CONTROL_SOCKET
 from danlu.engine.procfs import boot_time
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.types import ResourceLimits, VolumeMount
@@ -95,6 +96,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         environment: Variables in addition to the image's.
         user: Empty for the image's user.
         gpus: As for ``--gpus``; empty for none.
+        shares_gpus: Whether it may use GPUs that others have, if too few are free.
         shm_size: Bytes of ``/dev/shm``; 0 for the default.
         init: Shell commands that run once per start, before the services.
         engine: What runs the container (:mod:`danlu.engine.environment_engines`).
@@ -114,6 +116,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str = ""
     limits: ResourceLimits = ResourceLimits()
     gpus: str = ""
+    shares_gpus: bool = False
     shm_size: int = 0
     init: tuple[str, ...] = ()
     services: tuple[ServiceSpec, ...] = ()
@@ -190,7 +193,7 @@ class EnvironmentDirectory(SupervisorDirectory):
     @property
     def control_socket(self) -> Path:
         """The supervisor's control socket."""
-        return self.directory / "control.sock"
+        return self.directory / CONTROL_SOCKET
 
     @property
     def spec_file(self) -> Path:

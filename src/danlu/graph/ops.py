@@ -8,8 +8,8 @@ A vertex carries an op and evaluates to a **stack**: layers, lowest first. There
   :class:`CopyImage`, :class:`HttpFile`, :class:`UnpackArchive`; :class:`LoaderCache` and
   :class:`ShellStartup` only read the stack of their input;
 * *steps* run in the stack of their first input and add one layer to it: :class:`AptInstall`,
-  :class:`AddUser`, :class:`Exec`. :class:`BuildWheel` runs in a stack too, but produces a wheel
-  file (and no layer) for the :class:`Wheel` that has it as its input.
+  :class:`AddUser`, :class:`OwnDirectories`, :class:`Exec`. :class:`BuildWheel` runs in a stack
+  too, but produces a wheel file (and no layer) for the :class:`Wheel` that has it as its input.
 
 :class:`Merge` concatenates the stacks of its inputs in order, without repeating the bottom layers
 that an input shares with the result so far; :class:`Squash` merges several leaves into one layer.
@@ -221,6 +221,22 @@ class AddUser(Op, frozen=True):
     sudo: bool = False
 
 
+class OwnDirectories(Op, frozen=True):
+    """The directories at and below ``roots`` of the stack below, given to ``uid`` and ``gid``.
+
+    Files keep their owner, so that the layer is small and their layers are shared with other
+    images; who owns the directories can add, replace and remove them.
+    """
+
+    is_step: ClassVar[bool] = True
+    reads_inputs: ClassVar[bool] = True
+
+    roots: tuple[str, ...]
+    uid: int
+    gid: int
+    epoch: int
+
+
 class ShellStartup(Op, frozen=True):
     """Files through which login shells get the image's variables, over the stack of the input.
 
@@ -376,10 +392,10 @@ class CopyContext(Op, frozen=True):
 
     ``source`` may be a file, a directory (its *content* goes to ``target``, as in Dockerfile's
     COPY) or a pattern; a ``target`` that ends in ``/`` is a directory. ``uid`` and ``gid`` own
-    the copy, and the directories that it adds to the home directory.
+    the copy, and the directories that it adds outside those of a distribution.
     """
 
-    op_version: ClassVar[int] = 2
+    op_version: ClassVar[int] = 3
     has_free_target: ClassVar[bool] = True
 
     source: str
@@ -393,7 +409,7 @@ class CopyContext(Op, frozen=True):
 class CopyImage(Op, frozen=True):
     """Files of another image (the stack of the vertex's input), as one layer."""
 
-    op_version: ClassVar[int] = 2
+    op_version: ClassVar[int] = 3
     reads_inputs: ClassVar[bool] = True
     has_free_target: ClassVar[bool] = True
 
@@ -478,11 +494,11 @@ class Exec(Op, frozen=True):
     ``args`` is the argument vector; ``environment`` overrides the base image's variables, ``path``
     is prepended to its PATH; with ``context`` the project is mounted read-only at
     ``working_directory``, and ``context_digest`` is the digest of its content; ``uid`` and ``gid``
-    run it.
+    run it. What it leaves of root's below ``home`` is given to ``home_uid`` and ``home_gid``.
     """
 
     runs_programs: ClassVar[bool] = True
-    op_version: ClassVar[int] = 3
+    op_version: ClassVar[int] = 4
     is_step: ClassVar[bool] = True
     reads_inputs: ClassVar[bool] = True
 
@@ -497,6 +513,9 @@ class Exec(Op, frozen=True):
     ssh: bool = False
     context: bool = False
     context_digest: str = ""
+    home: str = ""
+    home_uid: int = 0
+    home_gid: int = 0
 
     def extra_ids_reason(self) -> str:
         return "a step that runs as a user other than root" if self.uid or self.gid else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -10,8 +11,8 @@ import msgspec
 from danlu.errors import OutsideError
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.config import ClusterConfig
-from danlu.kube.errors import Gone
-from danlu.kube.patch import Patch, apply_patch
+from danlu.kube.errors import AlreadyExists, Gone
+from danlu.kube.patch import Patch, merge_patch
 from danlu.kube.pod_logs import PodLogLine, read_log
 from danlu.kube.priorities import DEFAULT_PRIORITY
 from danlu.kube.ratelimit import TokenBucket
@@ -78,7 +79,7 @@ class Client:
         rate: The maximum of requests per second, 0 for no limit. Requests of a low priority wait
             for others, but have a reserved share.
         burst: How many requests may be sent at once.
-        manager: The field manager of server-side apply.
+        manager: The name under which the server records what this client writes.
     """
 
     def __init__(
@@ -177,7 +178,6 @@ class Client:
         namespace: str = "",
         name: str = "",
         subresource: str = "",
-        dry_run: bool = False,
         priority: int = DEFAULT_PRIORITY,
     ) -> T:
         """Create an object, or with ``name`` and ``subresource`` a subresource (an eviction).
@@ -193,7 +193,7 @@ class Client:
         request = ApiRequest(
             method="POST",
             path=resource.path(namespace=target, name=name, subresource=subresource),
-            query=self._write_query(dry_run),
+            query=self._write_query(),
             body=msgspec.json.encode(manifest),
             what=f"create {name or shown}",
             priority=priority,
@@ -206,14 +206,13 @@ class Client:
         manifest: Mapping[str, Any],
         *,
         subresource: str = "",
-        dry_run: bool = False,
     ) -> T:
         """Replace an object; raises :class:`Conflict` if it changed since it was read."""
         namespace, name = _namespace_and_name(manifest, "")
         request = ApiRequest(
             method="PUT",
             path=resource.path(namespace=namespace, name=name, subresource=subresource),
-            query=self._write_query(dry_run),
+            query=self._write_query(),
             body=msgspec.json.encode(manifest),
             what=f"update {name}",
         )
@@ -227,9 +226,6 @@ class Client:
         *,
         namespace: str = "",
         subresource: str = "",
-        dry_run: bool = False,
-        manager: str = "",
-        force: bool = False,
     ) -> T:
         """Patch an object; ``metadata.resourceVersion`` in the patch is a precondition.
 
@@ -237,45 +233,26 @@ class Client:
             Conflict: The object has another version.
             Invalid: The result fails validation, or a ``test`` of a JSON patch fails.
         """
-        query = self._write_query(dry_run) | {"force": "true" if force else ""}
-        if manager:
-            query["fieldManager"] = manager
         request = ApiRequest(
             method="PATCH",
             path=resource.path(namespace=namespace, name=name, subresource=subresource),
-            query=query,
+            query=self._write_query(),
             body=patch.body,
             content_type=patch.media_type,
             what=f"patch {name}",
         )
         return await self._request_object(resource, request)
 
-    async def apply(
-        self,
-        resource: Resource[T],
-        manifest: Mapping[str, Any],
-        *,
-        manager: str = "",
-        force: bool = False,
-        subresource: str = "",
-        dry_run: bool = False,
-    ) -> T:
-        """Create or update the fields that ``manager`` owns (server-side apply).
+    async def create_or_patch(self, resource: Resource[T], manifest: Mapping[str, Any]) -> T:
+        """Create an object, or merge the manifest into the one of that name.
 
-        Raises:
-            ApplyConflict: Another manager owns a field, and ``force`` is not set.
+        What the manifest leaves out is kept.
         """
-        namespace, name = _namespace_and_name(manifest, "")
-        return await self.patch(
-            resource,
-            name,
-            apply_patch(manifest),
-            namespace=namespace,
-            subresource=subresource,
-            dry_run=dry_run,
-            manager=manager or self.manager,
-            force=force,
-        )
+        try:
+            return await self.create(resource, manifest)
+        except AlreadyExists:
+            namespace, name = _namespace_and_name(manifest, "")
+            return await self.patch(resource, name, merge_patch(manifest), namespace=namespace)
 
     async def delete(
         self,
@@ -284,7 +261,6 @@ class Client:
         *,
         namespace: str = "",
         options: DeleteOptions = _DEFAULT_DELETE_OPTIONS,
-        dry_run: bool = False,
     ) -> None:
         """Delete an object; finalizers and the grace period may delay its removal.
 
@@ -293,8 +269,7 @@ class Client:
             Conflict: The preconditions of ``options`` are not met.
         """
         path = resource.path(namespace=namespace, name=name)
-        query = {"dryRun": "All" if dry_run else ""}
-        await self._send_delete(path, options, f"delete {name}", query)
+        await self._send_delete(path, options, f"delete {name}")
 
     async def delete_all(
         self,
@@ -343,11 +318,15 @@ class Client:
             since=since,
         )
 
-    def _write_query(self, dry_run: bool) -> dict[str, str]:
-        return {"fieldManager": self.manager, "dryRun": "All" if dry_run else ""}
+    def _write_query(self) -> dict[str, str]:
+        return {"fieldManager": self.manager}
 
     async def _send_delete(
-        self, path: str, options: DeleteOptions, what: str, query: Mapping[str, str]
+        self,
+        path: str,
+        options: DeleteOptions,
+        what: str,
+        query: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         await self.transport.send(
             ApiRequest(

@@ -10,7 +10,6 @@
         ├── NotFound                404
         ├── AlreadyExists           409  an object of that name already exists
         ├── Conflict                409  the object changed since it was read
-        │   └── ApplyConflict       409  another manager owns the field
         ├── Gone                    410  the version or continue token has expired: list again
         ├── RequestTooLarge         413
         ├── Invalid                 422  causes name the fields
@@ -136,12 +135,6 @@ class Conflict(ApiError):
     retry: ClassVar[Retry] = Retry.REREAD
 
 
-class ApplyConflict(Conflict):
-    """A field of a server-side apply belongs to another manager; ``causes`` name both."""
-
-    retry = Retry.NEVER
-
-
 class Gone(ApiError):
     """The version to continue from has expired: list again."""
 
@@ -232,12 +225,6 @@ def error_from_response(
 
 def _error_type(status: ApiStatus) -> type[ApiError]:
     error_type = _BY_REASON.get(status.reason) or _BY_CODE.get(status.code)
-    if error_type is Conflict and status.details and _is_apply_conflict(status.details):
-        return ApplyConflict
     if error_type is not None:
         return error_type
     return InternalError if status.code >= 500 else ApiError
-
-
-def _is_apply_conflict(details: StatusDetails) -> bool:
-    return any(cause.reason == "FieldManagerConflict" for cause in details.causes)

@@ -1,4 +1,4 @@
-"""Patches: the four media types of a PATCH request."""
+"""Patches: the three media types of a PATCH request."""
 
 from __future__ import annotations
 
@@ -31,9 +31,3 @@ def merge_patch(manifest: Mapping[str, Any]) -> Patch:
 def strategic_patch(manifest: Mapping[str, Any]) -> Patch:
     """Return a strategic merge patch: lists are merged by key; for built-in kinds only."""
     return Patch("application/strategic-merge-patch+json", msgspec.json.encode(manifest))
-
-
-def apply_patch(manifest: Mapping[str, Any]) -> Patch:
-    """Return a server-side apply patch: the fields a manager owns, and gives up if left out."""
-    # JSON is a subset of YAML, and this media type is the only one the server accepts for apply.
-    return Patch("application/apply-patch+yaml", msgspec.json.encode(manifest))

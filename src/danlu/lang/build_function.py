@@ -50,7 +50,8 @@ class BuildFunction(msgspec.Struct, frozen=True):
     :class:`~danlu.lang.arg_types.CallError`, and adds declarations or steps to the environment.
     What those contribute to the lock and the graph is up to their classes
     (:class:`danlu.environment.types.Declaration`). With ``runtime_only`` it changes nothing in the
-    image and takes effect when the environment starts.
+    image and takes effect when the environment starts. With ``starlark_only`` a ``build.py``
+    does not have it.
 
     ``unique``: a second call with other values is an error. ``lock_section`` is the list of pins
     that the function owns in the lock. ``returns`` is the Python annotation of its value.
@@ -64,6 +65,7 @@ class BuildFunction(msgspec.Struct, frozen=True):
     declare: Callable[[EnvironmentBuilder, BoundCall], None] | None = None
     versions: tuple[str, ...] = ("v0", "v1")
     runtime_only: bool = False
+    starlark_only: bool = False
     unique: bool = False
     lock_section: LockSection[Any] | None = None
     returns: str = "None"

@@ -11,10 +11,10 @@ from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.lang.bind import declare_targets
 from danlu.lang.build_parameters import Value, format_target
-from danlu.lang.error_messages import missing_file_error, translate_failure
+from danlu.lang.error_messages import translate_failure
 from danlu.lang.loader import CachingLoader, SourceLoader
 from danlu.lang.protocol import EvaluationLimits, EvaluationResult, SourceCalls
-from danlu.lang.source_files import SourceFiles, find_build_functions
+from danlu.lang.source_files import SourceFiles
 from danlu.lang.source_targets import connect_sources
 from danlu.lang.subprocess_eval import evaluate_in_child, has_one_thread
 from danlu.util.fork import run_in_child
@@ -109,11 +109,3 @@ def build_environment(
             outcome.failure, file=file, function=function, sources=sources, limits=limits
         )
     return connect_sources(target or function, environments, sources)
-
-
-def list_functions(file: str, loader: SourceLoader) -> list[str]:
-    """Return the names of a file's build functions in their order, without evaluating it."""
-    text = CachingLoader(loader, SourceFiles()).read(file)
-    if text is None:
-        raise missing_file_error(file)
-    return find_build_functions(text)

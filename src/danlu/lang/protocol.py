@@ -93,14 +93,12 @@ class SourceCalls(msgspec.Struct, frozen=True):
 class EvaluationResult(msgspec.Struct, frozen=True):
     """The calls in the order they were made, the failure if there was one, and what was printed.
 
-    ``value`` is what the build function returned, if that was requested. ``sources`` are the
-    functions that it copies from, directly and indirectly.
+    ``sources`` are the functions that it copies from, directly and indirectly.
     """
 
     calls: tuple[FunctionCall, ...]
     failure: EvaluationFailure | None = None
     printed: tuple[str, ...] = ()
-    value: object = None
     sources: tuple[SourceCalls, ...] = ()
 
 
@@ -112,7 +110,6 @@ def encode_result(result: EvaluationResult) -> dict[str, Any]:
         "failure": failure
         and [failure.kind, failure.message, failure.hint, _encode_frames(failure.frames)],
         "printed": list(result.printed),
-        "value": _encode_value(result.value),
         "sources": [
             [source.function, source.target, _encode_calls(source.calls)]
             for source in result.sources
@@ -128,7 +125,6 @@ def decode_result(data: Mapping[str, Any]) -> EvaluationResult:
         failure
         and EvaluationFailure(failure[0], failure[1], failure[2], _decode_frames(failure[3])),
         tuple(data["printed"]),
-        _decode_value(data["value"]),
         tuple(
             SourceCalls(function, target, _decode_calls(calls))
             for function, target, calls in data["sources"]

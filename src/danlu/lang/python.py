@@ -27,6 +27,7 @@ from danlu.lang.bind import declare_targets
 from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.call_recorder import CallRecorder, locate_instruction
 from danlu.lang.error_messages import missing_file_error, missing_function_error
+from danlu.lang.functions import FUNCTIONS
 from danlu.lang.loader import CachingLoader
 from danlu.lang.protocol import (
     PYTHON_LIMITS,
@@ -335,6 +336,11 @@ def _describe_error(error: BaseException, limits: EvaluationLimits) -> tuple[str
         return "the build file called exit()", "raise an exception with the reason instead"
     wanted = re.match(r"cannot import name '(\w+)' from 'danlu'", str(error))
     if isinstance(error, ImportError) and wanted is not None:
+        if wanted[1] in FUNCTIONS:
+            return (
+                f"{wanted[1]}() is available in build.envd files only",
+                "import a Python file of the project, or write this one as build.envd",
+            )
         return f"danlu has no '{wanted[1]}'", suggest_name(wanted[1], LANGUAGE, what="it has")
     text = str(error)
     name = type(error).__name__

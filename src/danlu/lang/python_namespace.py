@@ -89,11 +89,6 @@ def format_docstring(function: BuildFunction) -> str:
 def _make_callable(function: BuildFunction) -> Callable[..., Any]:
     def call(*args: object, **kwargs: object) -> Any:
         recorder = active_recorder(function.name)
-        if function.name == "include":
-            # Starlark is needed for this function only, and `import danlu` must stay fast.
-            from danlu.lang.starlark_library import include_repository
-
-            return include_repository(recorder, args, kwargs)
         recorder.record(function.name, args, kwargs)
         if function.name == "data.envd":
             return f"{DATA_SCHEME}{args[0] if args else kwargs.get('name', '')}"
@@ -127,6 +122,8 @@ def _build_namespaces() -> dict[str, Any]:
     names: dict[str, Any] = {}
     members: dict[str, dict[str, Any]] = {namespace: {} for namespace in NAMESPACES}
     for function in FUNCTIONS.values():
+        if function.starlark_only:
+            continue
         home = members[function.namespace] if function.namespace else names
         home[function.short_name] = _make_callable(function)
     members["data"]["path"] = FunctionNamespace("data.path", dict(PATHS))

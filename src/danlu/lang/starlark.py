@@ -91,13 +91,11 @@ def evaluate_starlark(
     limits: EvaluationLimits,
     *,
     arguments: Mapping[str, Value] = MappingProxyType({}),
-    value: bool = False,
 ) -> EvaluationResult:
     """Evaluate a file, call one of its functions, and return the calls that were made.
 
-    ``arguments`` are passed to the function by name.
-    With ``value`` the result contains what the function returned, which must be plain data. Errors
-    of the file are part of the result; only what ``channel`` raises passes through.
+    ``arguments`` are passed to the function by name. Errors of the file are part of the result;
+    only what ``channel`` raises passes through.
     """
     repositories: list[IncludedRepository] = []
     waited = 0.0
@@ -106,7 +104,7 @@ def evaluate_starlark(
     while True:
         evaluation = _StarlarkEvaluation(channel, limits, repositories, started + waited, memory)
         try:
-            evaluation.run_file(file, function, arguments, value=value)
+            evaluation.run_file(file, function, arguments)
         except _StopEvaluation:
             pass
         except _RestartEvaluation:
@@ -116,7 +114,6 @@ def evaluate_starlark(
             tuple(evaluation.calls),
             evaluation.failure,
             tuple(evaluation.printed),
-            evaluation.value,
             tuple(evaluation.sources),
         )
 
@@ -153,7 +150,6 @@ class _StarlarkEvaluation:
         self.printed: list[str] = []
         self.failure: EvaluationFailure | None = None
         self.waited = 0.0
-        self.value: object = None
         self._channel = channel
         self._limits = limits
         self._repositories = repositories
@@ -176,9 +172,7 @@ class _StarlarkEvaluation:
 
     # -- the phases ---------------------------------------------------------------------------
 
-    def run_file(
-        self, file: str, function: str, arguments: Mapping[str, Value], *, value: bool
-    ) -> None:
+    def run_file(self, file: str, function: str, arguments: Mapping[str, Value]) -> None:
         for index in range(len(self._repositories)):
             self._exports.append(self._evaluate_repository(index))
         text = self._ask_provider(self._channel.read, file)
@@ -191,9 +185,7 @@ class _StarlarkEvaluation:
         if not re.fullmatch(r"[A-Za-z_]\w*", function):
             self._stop_with(EvaluationFailure("missing", function))
         common = tuple(self.calls)
-        self.value = self._call_function(module, function, arguments, value=value)
-        if value:
-            return
+        self._call_function(module, function, arguments)
 
         def evaluate(target: SourceTarget) -> Sequence[FunctionCall]:
             own, printed, self.calls = self.calls, list(self.printed), []
@@ -218,23 +210,15 @@ class _StarlarkEvaluation:
             )
 
     def _call_function(
-        self,
-        module: starlark.Module,
-        function: str,
-        arguments: Mapping[str, Value],
-        *,
-        value: bool = False,
-    ) -> object:
-        """Call a build function, and give the functions among the recorded arguments their names.
-
-        Returns what the build function returned if ``value`` is set.
-        """
+        self, module: starlark.Module, function: str, arguments: Mapping[str, Value]
+    ) -> None:
+        """Call a build function; give the functions among the recorded arguments their names."""
         kind = self._evaluate_text(module, "<kind>", f"type({function})")
         if kind != "function":
             self._stop_with(EvaluationFailure("missing", function))
         self._function = function
         call = format_target(function, arguments) if arguments else f"{function}()"
-        result = self._evaluate_text(module, "<build>", call if value else f"{call}\nNone")
+        self._evaluate_text(module, "<build>", f"{call}\nNone")
         for index, made in enumerate(self.calls):
             functions = {
                 name: self._find_global(module, item.name)
@@ -243,7 +227,6 @@ class _StarlarkEvaluation:
             }
             if functions:
                 self.calls[index] = replace(made, kwargs={**made.kwargs, **functions})
-        return result
 
     def _find_global(self, module: starlark.Module, text: str) -> FunctionValue:
         """Return the function that Starlark writes as ``text`` (``<0>.build``), if it is global."""

@@ -51,7 +51,6 @@ def evaluate_in_child(
     limits: EvaluationLimits,
     *,
     arguments: Mapping[str, object] = MappingProxyType({}),
-    value: bool = False,
     fork: bool | None = None,
     while_waiting: Callable[[], object] | None = None,
 ) -> EvaluationResult:
@@ -68,7 +67,6 @@ def evaluate_in_child(
         "file": file,
         "function": function,
         "arguments": dict(arguments),
-        "value": value,
         "seconds": limits.seconds,
         "memory": limits.memory,
         "text": channel.read(file),
@@ -258,7 +256,6 @@ def _serve_parent(read: int, write: int) -> None:
         channel,
         limits,
         arguments=request["arguments"],
-        value=request["value"],
     )
     _send_message(write, {"op": "done", "outcome": encode_result(outcome)})
 

@@ -38,7 +38,7 @@ def cell_error(summary: JobSummary, result: JobResult, *, trusted: bool = False)
     """Return the error for a failed job, including what its replicas raised."""
     base = job_error(summary)
     trusted = trusted or result.trusted
-    replica, raised = _root_cause(summary, result, trusted)
+    replica, raised = _root_cause(summary, result)
     error = CellFailed(base.message, hint=base.hint, details=base.details)
     error.job, error.replica, error.reason = summary.name, replica, summary.reason
     if raised is not None:
@@ -69,9 +69,7 @@ def _failure_reason(raised: ReplicaError) -> str:
     return f"{raised.type}: {first}" if first else raised.type
 
 
-def _root_cause(
-    summary: JobSummary, result: JobResult, trusted: bool
-) -> tuple[str, ReplicaError | None]:
+def _root_cause(summary: JobSummary, result: JobResult) -> tuple[str, ReplicaError | None]:
     """Return the failed replica that raised first, and its exception if there is one.
 
     The order in which replicas exit is not reliable: when one fails, others fail because of it and
@@ -81,7 +79,7 @@ def _root_cause(
     failed = {str(replica.id) for replica in result.view.replicas if replica.state == "Failed"}
     reports: dict[str, ReplicaError] = {}
     for replica, data in result.raised.items():
-        report = open_error(data, trusted=trusted) if replica in failed | {name} else None
+        report = open_error(data) if replica in failed | {name} else None
         if report is not None:
             reports[replica] = report
     if not reports or (name and name not in reports):

@@ -79,6 +79,23 @@ def finalize_upper(upper: Path, epoch: int, *, below: Sequence[Path] = ()) -> No
         prune_upper(upper, below, epoch=epoch)
 
 
+def give_home(upper: Path, home: str, uid: int, gid: int) -> None:
+    """Give what belongs to root at and below ``home`` (absolute) to ``uid`` and ``gid``.
+
+    ``upper`` is as for :func:`finalize_upper`.
+    """
+    path = _real_directory(str(upper), home.strip("/"))
+    if path is None:
+        return
+    for place in (path, *(entry.path for entry in walk_entries(path))):
+        status = os.lstat(place)
+        if is_whiteout(place, status) or 0 not in (status.st_uid, status.st_gid):
+            continue
+        os.chown(place, status.st_uid or uid, status.st_gid or gid, follow_symlinks=False)
+        if not stat.S_ISLNK(status.st_mode):
+            os.chmod(place, stat.S_IMODE(status.st_mode) & 0o1777)
+
+
 def _real_directory(root: str, name: str) -> str | None:
     """Return the directory ``name`` of the tree if no component of its path is a link."""
     path = root

@@ -73,11 +73,6 @@ def list_frameworks() -> tuple[Framework, ...]:
     return (*BUILT_IN_FRAMEWORKS, *_load_plugins()[0])
 
 
-def list_broken_frameworks() -> tuple[BrokenFramework, ...]:
-    """Return an error for each framework of a package that cannot be used."""
-    return tuple(_load_plugins()[1])
-
-
 def _framework_names(framework: Framework) -> frozenset[str]:
     """Return all names of a framework, in lower case."""
     names = (framework.name, framework.kind, framework.plural, *framework.aliases)

@@ -25,7 +25,6 @@ __all__ = [
     "is_removable",
     "mark_deleted",
     "preserve_fields",
-    "with_name",
 ]
 
 Object = dict[str, Any]
@@ -168,18 +167,15 @@ def _check_finalizers(kind: ResourceKind, old: Object, new: Object) -> None:
 
 
 def has_no_change(old: Object, new: Object) -> bool:
-    """Return whether only the times of managers differ; then nothing is written."""
-    return _without_times(old) == _without_times(new)
+    """Return whether nothing differs; then nothing is written."""
+    return _without_empty_metadata(old) == _without_empty_metadata(new)
 
 
-def _without_times(obj: Object) -> Object:
-    entries = [
-        {name: value for name, value in entry.items() if name != "time"}
-        for entry in obj["metadata"].get("managedFields", [])
-    ]
-    kept = {n: v for n, v in obj["metadata"].items() if n not in ("managedFields",)}
-    empty = {n: v for n, v in kept.items() if v not in ({}, [], None)}
-    return {**obj, "metadata": {**empty, "managedFields": entries}}
+def _without_empty_metadata(obj: Object) -> Object:
+    return {
+        **obj,
+        "metadata": {n: v for n, v in obj["metadata"].items() if v not in ({}, [], None)},
+    }
 
 
 def bump_generation(kind: ResourceKind, old: Object, new: Object) -> None:
@@ -230,14 +226,3 @@ def is_removable(obj: Object) -> bool:
     if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
         return False
     return not (obj["kind"] == "Namespace" and obj["spec"].get("finalizers"))
-
-
-def with_name(config: Object, place: tuple[str, str], *, namespaced: bool) -> Object:
-    """Return an applied document with its name and namespace; reject one that states others."""
-    metadata = dict(config.get("metadata") or {})
-    if metadata.get("name", place[1]) != place[1]:
-        raise bad_request("the name of the object does not match the name on the URL")
-    metadata["name"] = place[1]
-    if namespaced:
-        metadata["namespace"] = place[0]
-    return {**config, "metadata": metadata}

@@ -18,9 +18,7 @@ META: Shape = {
     ("metadata", "ownerReferences"): _list_shape(("uid",)),
     ("metadata", "finalizers"): _list_shape(is_set=True),
 }
-_PORTS = _list_shape(
-    ("containerPort", "protocol"), strategic=("containerPort",), defaults={"protocol": "TCP"}
-)
+_PORTS = _list_shape(("containerPort",))
 
 
 def _pod_shape(*above: str) -> Shape:
@@ -215,9 +213,7 @@ BUILTIN: tuple[ResourceKind, ...] = (
         rules=KindRules(_prepare_service, _check_service, returns_deleted=True),
         shape={
             **META,
-            ("spec", "ports"): _list_shape(
-                ("port", "protocol"), strategic=("port",), defaults={"protocol": "TCP"}
-            ),
+            ("spec", "ports"): _list_shape(("port",)),
         },
         short_names=("svc",),
     ),
@@ -259,7 +255,7 @@ BUILTIN: tuple[ResourceKind, ...] = (
         shape={
             **META,
             ("secrets",): _list_shape(("name",)),
-            ("imagePullSecrets",): _list_shape((), strategic=("name",)),
+            ("imagePullSecrets",): _list_shape(("name",)),
         },
         short_names=("sa",),
     ),

@@ -19,11 +19,9 @@ from tests.fakes.kubernetes.container_logs import ContainerLogs
 from tests.fakes.kubernetes.garbage_collector import GarbageCollector
 from tests.fakes.kubernetes.kinds import ResourceKind
 from tests.fakes.kubernetes.log_server import container_run
-from tests.fakes.kubernetes.managed_fields import FieldManager, server_side_apply, update_managers
 from tests.fakes.kubernetes.patch import apply_patch
 from tests.fakes.kubernetes.selectors import parse_selectors
 from tests.fakes.kubernetes.status_errors import (
-    StatusError,
     already_exists,
     bad_request,
     expired_error,
@@ -49,11 +47,9 @@ _WRONG_NAME = (
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of a write: field manager, dry run and force."""
+    """Options of a write."""
 
-    manager: str = "unknown"
     dry_run: bool = False
-    force: bool = False
     subresource: str = ""
 
 
@@ -226,16 +222,9 @@ class FakeCluster:
             raise already_exists(kind, name)
         admission.initialize_metadata(self, kind, obj)
         self._validate_object(kind, obj, None)
-        who = FieldManager((wish.manager, "Update", kind.api_version, ""))
-        obj = update_managers(kind, {"metadata": {}}, obj, who, self.timestamp())
-        return self._store_new(kind, (namespace, name), obj, wish)
-
-    def _store_new(
-        self, kind: ResourceKind, place: tuple[str, str], obj: Object, wish: WriteOptions
-    ) -> Object:
         if wish.dry_run:
             return obj
-        kept = self.storage.write(kind, place, obj)
+        kept = self.storage.write(kind, (namespace, name), obj)
         if kind.plural == "customresourcedefinitions":
             kept = crds.establish(self, kept)
         if self.collector:
@@ -329,20 +318,6 @@ class FakeCluster:
         wish: WriteOptions,
     ) -> Object:
         new = admission.preserve_fields(kind, old, new, wish.subresource)
-        new["metadata"]["managedFields"] = old["metadata"].get("managedFields", [])
-        who = FieldManager((wish.manager, "Update", kind.api_version, wish.subresource))
-        return self._store_update(
-            kind, place, old, update_managers(kind, old, new, who, self.timestamp()), wish
-        )
-
-    def _store_update(
-        self,
-        kind: ResourceKind,
-        place: tuple[str, str],
-        old: Object,
-        new: Object,
-        wish: WriteOptions,
-    ) -> Object:
         self._validate_object(kind, new, old)
         if admission.has_no_change(old, new):
             return old
@@ -365,51 +340,17 @@ class FakeCluster:
         media_type: str,
         patch: Any,
         wish: WriteOptions = WriteOptions(),
-    ) -> tuple[Object, bool]:
-        """Patch an object; also return whether the patch created it."""
+    ) -> Object:
+        """Patch an object."""
         key = (namespace, name)
         old = self.storage.of(kind).get(key)
-        if media_type == "application/apply-patch+yaml":
-            return self._apply_patch(kind, key, old, patch, wish)
         if old is None:
             raise not_found(kind, name)
         new = copy.deepcopy(apply_patch(kind, media_type, self.in_version(kind, old), patch))
         if new.get("metadata", {}).get("resourceVersion") == "":
             del new["metadata"]["resourceVersion"]
         admission.check_identity(kind, old, new, patch=True)
-        return self._update_object(kind, key, old, new, wish), False
-
-    def _apply_patch(
-        self,
-        kind: ResourceKind,
-        place: tuple[str, str],
-        old: Object | None,
-        config: Object,
-        wish: WriteOptions,
-    ) -> tuple[Object, bool]:
-        if not wish.manager:
-            message = "fieldManager: Required value: is required for apply patch"
-            raise StatusError(422, "Invalid", f"PatchOptions.meta.k8s.io is invalid: {message}")
-        if config.get("metadata", {}).get("managedFields"):
-            raise bad_request("metadata.managedFields must be nil")
-        admission.check_type(kind, config)
-        config = admission.with_name(config, place, namespaced=kind.namespaced)
-        who = FieldManager((wish.manager, "Apply", kind.api_version, wish.subresource))
-        if old is None:
-            if wish.subresource:
-                raise not_found(kind, place[1])
-            self._check_namespace(kind, *place)
-            new = self._parse_new_object(kind, place[0], config)
-            new = server_side_apply(kind, None, new, who, force=wish.force, now=self.timestamp())
-            admission.initialize_metadata(self, kind, new)
-            self._validate_object(kind, new, None)
-            return self._store_new(kind, place, new, wish), True
-        admission.check_identity(kind, old, config, patch=True)
-        new = server_side_apply(kind, old, config, who, force=wish.force, now=self.timestamp())
-        managers = new["metadata"].get("managedFields", [])
-        new = admission.preserve_fields(kind, old, new, wish.subresource)
-        new["metadata"]["managedFields"] = managers
-        return self._store_update(kind, place, old, new, wish), False
+        return self._update_object(kind, key, old, new, wish)
 
     # Deleting
 

@@ -6,8 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.fakes.kubernetes.builtin import META
-from tests.fakes.kubernetes.kinds import ListShape, ResourceKind, ScalePaths
+from tests.fakes.kubernetes.kinds import ResourceKind, ScalePaths
 from tests.fakes.kubernetes.status_errors import Cause, required_cause
 
 if TYPE_CHECKING:
@@ -45,24 +44,9 @@ def _parse_version(spec: Mapping[str, Any], version: Mapping[str, Any]) -> Resou
             scale["statusReplicasPath"],
             scale.get("labelSelectorPath", ""),
         ),
-        shape={**META, **dict(_list_shapes(schema, ()))},
         schema=schema,
         short_names=tuple(spec["names"].get("shortNames") or ()),
     )
-
-
-def _list_shapes(
-    schema: Schema, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], ListShape]]:
-    for name, child in (schema.get("properties") or {}).items():
-        yield from _list_shapes(child, (*path, name))
-    if "items" not in schema:
-        return
-    if schema.get("x-kubernetes-list-type") == "map":
-        yield path, ListShape(tuple(schema["x-kubernetes-list-map-keys"]))
-    elif schema.get("x-kubernetes-list-type") == "set":
-        yield path, ListShape(is_set=True)
-    yield from _list_shapes(schema["items"], (*path, "*"))
 
 
 def establish(cluster: FakeCluster, definition: Object) -> Object:

@@ -94,7 +94,7 @@ class RequestHandlers:
                 return json_response(
                     self._handle_update(target, document, _write_options(request, target))
                 )
-            case "patch" | "apply":
+            case "patch":
                 return await self._handle_patch(request, target)
             case "delete":
                 return await self._handle_delete(request, target)
@@ -173,7 +173,7 @@ class RequestHandlers:
 
     async def _handle_patch(self, request: web.Request, target: RequestTarget) -> web.Response:
         document = await _read_body(request)
-        result, new = self.cluster.patch(
+        result = self.cluster.patch(
             target.kind,
             target.namespace,
             target.name,
@@ -181,7 +181,7 @@ class RequestHandlers:
             document,
             _write_options(request, target),
         )
-        return json_response(result, 201 if new else 200)
+        return json_response(result)
 
     async def _handle_delete(self, request: web.Request, target: RequestTarget) -> web.Response:
         kind = target.kind
@@ -240,9 +240,7 @@ class RequestHandlers:
         if verb == "patch":
             scale["spec"] |= document.get("spec") or {}
             document = {"spec": scale["spec"]}
-        wish = WriteOptions(
-            manager=_field_manager(request), dry_run=request.query.get("dryRun") == "All"
-        )
+        wish = WriteOptions(dry_run=request.query.get("dryRun") == "All")
         new = apply_scale(target.kind, obj, document)
         result = self.cluster.update(target.kind, target.namespace, target.name, new, wish)
         return json_response(render_scale(target.kind, result))
@@ -303,23 +301,12 @@ def request_verb(request: web.Request, target: RequestTarget) -> str:
         return "watch" if request.query.get("watch") in ("true", "1") else "list"
     if verb == "delete" and not target.name:
         return "deletecollection"
-    if verb == "patch" and request.content_type == "application/apply-patch+yaml":
-        return "apply"
     return verb
 
 
-def _field_manager(request: web.Request) -> str:
-    named = request.query.get("fieldManager", "")
-    return named or request.headers.get("User-Agent", "unknown").partition("/")[0]
-
-
 def _write_options(request: web.Request, target: RequestTarget) -> WriteOptions:
-    applying = request.content_type == "application/apply-patch+yaml"
     return WriteOptions(
-        manager=request.query.get("fieldManager", "") if applying else _field_manager(request),
-        dry_run=request.query.get("dryRun") == "All",
-        force=request.query.get("force") == "true",
-        subresource=target.subresource,
+        dry_run=request.query.get("dryRun") == "All", subresource=target.subresource
     )
 
 

@@ -15,20 +15,10 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ListShape:
-    """How a list merges: by the key fields of its items, as a set, or atomically.
-
-    ``strategic`` are the keys for strategic merge patches if they differ.
-    """
+    """How a strategic merge patch merges a list: by the key fields of its items, or as a set."""
 
     keys: tuple[str, ...] = ()
     is_set: bool = False
-    strategic: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def merge_keys(self) -> tuple[str, ...]:
-        """The merge keys for strategic merge patches."""
-        return self.strategic or self.keys
 
 
 Shape = Mapping[tuple[str, ...], ListShape]

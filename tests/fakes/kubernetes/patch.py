@@ -191,7 +191,7 @@ def _strategic_list(
 ) -> list[Json]:
     if any(element.get("$patch") == "replace" for element in patch):
         return [element for element in patch if element.get("$patch") != "replace"]
-    keys = shape[path].merge_keys
+    keys = shape[path].keys
     for item in patch:
         if any(key not in item for key in keys):
             raise bad_request(f"map: {item} does not contain declared merge key: {keys[0]}")

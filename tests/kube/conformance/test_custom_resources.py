@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from danlu.kube.client import Client
-from danlu.kube.errors import AlreadyExists, ApiError, ApplyConflict, Invalid
+from danlu.kube.errors import AlreadyExists, ApiError, Invalid
 from danlu.kube.patch import merge_patch, strategic_patch
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from danlu.kube.types import Manifest
@@ -139,26 +139,3 @@ async def test_items_of_a_custom_resource_list_have_a_kind(client: Client, space
     await client.create(THINGS, make_custom_object("one", space, size=1))
     (item,) = (await client.list(THINGS, ListOptions(space))).items
     assert (item["apiVersion"], item["kind"]) == ("danlu.test/v1", "Thing")
-
-
-async def test_lists_of_things_are_applied_by_their_keys(client: Client, space: str) -> None:
-    parts = [{"name": "a", "weight": 1}]
-    await client.apply(
-        THINGS, make_custom_object("one", space, size=1, parts=parts), manager="first"
-    )
-    more = [{"name": "b", "weight": 2}]
-    document = make_custom_object("one", space, parts=more)
-    result = await client.apply(THINGS, document, manager="second")
-    assert result["spec"]["parts"] == parts + more
-    document = make_custom_object("one", space, parts=[{"name": "a", "weight": 3}])
-    with pytest.raises(ApplyConflict) as caught:
-        await client.apply(THINGS, document, manager="second")
-    assert caught.value.causes[0].field == '.spec.parts[name="a"].weight'
-
-
-async def test_fields_that_are_free_are_applied_one_by_one(client: Client, space: str) -> None:
-    document = make_custom_object("one", space, size=1, free={"a": {"x": 1}})
-    await client.apply(THINGS, document, manager="first")
-    document = make_custom_object("one", space, free={"a": {"y": 2}})
-    result = await client.apply(THINGS, document, manager="second")
-    assert result["spec"]["free"] == {"a": {"x": 1, "y": 2}}

@@ -216,19 +216,6 @@ async def test_status_is_written_only_by_its_subresource(client: Client, space: 
     assert "hostname" not in updated["spec"]
 
 
-async def test_a_dry_run_returns_the_result_and_changes_nothing(client: Client, space: str) -> None:
-    output = await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
-    assert output["metadata"]["uid"]
-    with pytest.raises(NotFound):
-        await client.get(CONFIG_MAPS, "one", namespace=space)
-    await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
-    await client.update(CONFIG_MAPS, config_map("one", space, a="2"), dry_run=True)
-    await client.delete(CONFIG_MAPS, "one", namespace=space, dry_run=True)
-    assert (await client.get(CONFIG_MAPS, "one", namespace=space))["data"] == {"a": "1"}
-    with pytest.raises(AlreadyExists):
-        await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
-
-
 async def test_a_service_without_address_keeps_none(client: Client, space: str) -> None:
     result = await client.create(SERVICES, service("one", space, clusterIP="None"))
     assert result["spec"]["clusterIP"] == "None"

@@ -175,3 +175,12 @@ async def test_a_patch_must_result_in_a_valid_object(client: Client, space: str)
     await client.create(PODS, pod("one", space))
     with pytest.raises(Invalid):
         await client.patch(PODS, "one", merge_patch({"spec": {"containers": []}}), namespace=space)
+
+
+async def test_create_or_patch_keeps_what_the_manifest_leaves_out(
+    client: Client, space: str
+) -> None:
+    created = await client.create_or_patch(CONFIG_MAPS, config_map("one", space, a="1", b="1"))
+    assert created["data"] == {"a": "1", "b": "1"}
+    patched = await client.create_or_patch(CONFIG_MAPS, config_map("one", space, a="2"))
+    assert patched["data"] == {"a": "2", "b": "1"}

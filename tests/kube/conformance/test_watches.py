@@ -123,7 +123,7 @@ async def test_field_selectors_filter_a_watch(client: Client, space: str) -> Non
 async def test_a_watch_of_a_namespace_ignores_others(client: Client, space: str) -> None:
     since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
     async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
-        await client.apply(CONFIG_MAPS, config_map(f"other-{space}", "default"))
+        await client.create_or_patch(CONFIG_MAPS, config_map(f"other-{space}", "default"))
         await client.create(CONFIG_MAPS, config_map("mine", space))
         assert names(await read_events(events, 1)) == [("ADDED", "mine")]
 

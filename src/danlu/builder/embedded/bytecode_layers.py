@@ -21,15 +21,31 @@ from danlu.store import Layer, Store, StoredImage
 _VERSION = 1
 
 
-def find_bytecode_trees(
+#: How the layer that gives the directories of packages to a user is made, and its directories.
+OWNED_DIRECTORIES = "danlu: give directories to"
+
+
+def add_bytecode_trees(
     store: Store, image: StoredImage, stack: Sequence[Layer]
 ) -> tuple[Path, ...]:
-    """Return the trees to lay over the image's own: the bytecode that is ready for its wheels."""
+    """Return the trees of an image, lowest first, with the bytecode that is ready for its wheels.
+
+    The bytecode is laid over all layers but the one that gives its directories to a user.
+    """
     record = store.record(bytecode_key(image))
     known = store.layers(record["layers"]) if record is not None else None
     if known is None:
         known = _find_known_layers(store, image, stack)
-    return tuple(layer.tree for layer in known)
+    count = len(stack) - 1 if find_owner(stack) else len(stack)
+    return tuple(layer.tree for layer in (*stack[:count], *known, *stack[count:]))
+
+
+def find_owner(stack: Sequence[Layer]) -> tuple[int, int] | None:
+    """Return the user and group that own the directories of an image's packages, if not root."""
+    if not stack or not stack[-1].created_by.startswith(f"{OWNED_DIRECTORIES} "):
+        return None
+    uid, _, gid = stack[-1].created_by.rpartition(" ")[2].partition(":")
+    return (int(uid), int(gid)) if uid.isdecimal() and gid.isdecimal() else None
 
 
 def bytecode_key(image: StoredImage) -> str:
@@ -74,6 +90,8 @@ def find_unmodified_wheels(stack: Sequence[Layer], site: str) -> list[Layer]:
     Unchecked bytecode would hide a source that a step changed. If a later layer has an entry with
     the name of one of a wheel's, Python compiles the wheel itself, on import.
     """
+    if find_owner(stack):
+        stack = stack[:-1]  # directories only
     names = [_list_names(layer.tree / site) for layer in stack]
     found = []
     later: set[str] = set()

@@ -92,8 +92,6 @@ def open_values(
     ``compare`` rejects pickles from another Python or other library versions. Raises
     :class:`UsageError` for pickles that are not ``trusted``, and for unreadable data.
     """
-    if not encoding.is_encoded(data):
-        return _open_old_values(data, trusted=trusted, compare=compare, job=job)
     try:
         returned = msgspec.convert(encoding.decode(data, views=True), _ReturnedValues)
     except (encoding.DecodeError, msgspec.ValidationError) as error:
@@ -157,36 +155,6 @@ def _open_value(name: str, value: _ReturnedValue) -> Any:
         ) from error
 
 
-def _open_old_values(data: bytes, *, trusted: bool, compare: bool, job: str) -> dict[str, Any]:
-    """Read the result of a job of an earlier version: a single pickle."""
-    if not trusted:
-        raise UsageError(
-            "the result of the job is a pickle, which is not trusted",
-            hint=_TRUST_HINT.replace("NAME", job or "NAME"),
-        )
-    try:
-        returned = pickle.loads(data)
-    except Exception as error:
-        raise UsageError(
-            f"cannot read the return value: {error}",
-            hint="return plain numbers, strings and lists, or write a file",
-        ) from error
-    if not (isinstance(returned, dict) and returned.keys() == {"python", "values"}):
-        return {"value": returned}
-    read = _ReturnedValues(
-        returned["python"],
-        {
-            name: _ReturnedValue(
-                "pickle", memoryview(value["data"]), value["modules"], value["libraries"]
-            )
-            for name, value in returned["values"].items()
-        },
-    )
-    if compare:
-        _compare_versions(read)
-    return {name: _open_value(name, value) for name, value in read.values.items()}
-
-
 # -- what was raised ------------------------------------------------------------------------------
 
 
@@ -200,13 +168,10 @@ def find_causing_error(errors: Mapping[str, ReplicaError]) -> str:
     )
 
 
-def open_error(data: bytes, *, trusted: bool) -> ReplicaError | None:
-    """Return the exception a replica reported; None if unreadable or an untrusted pickle."""
+def open_error(data: bytes) -> ReplicaError | None:
+    """Return the exception a replica reported; None if unreadable."""
     try:
-        returned = (
-            encoding.decode(data) if encoding.is_encoded(data) else _open_old_error(data, trusted)
-        )
-        found = msgspec.convert(returned, ReplicaError)
+        found = msgspec.convert(encoding.decode(data), ReplicaError)
     except (encoding.DecodeError, msgspec.ValidationError):
         return None
     return msgspec.structs.replace(
@@ -217,17 +182,6 @@ def open_error(data: bytes, *, trusted: bool) -> ReplicaError | None:
         hint=strip_control_sequences(found.hint)[:_MESSAGE],
         python=strip_control_sequences(found.python)[:_TYPE],
     )
-
-
-def _open_old_error(data: bytes, trusted: bool) -> Any:
-    """Read the report of a job of an earlier version, without the exception itself."""
-    if not trusted:
-        return None
-    try:
-        returned = pickle.loads(data)
-        return {**returned, "error": None, "arguments": None}
-    except Exception:
-        return None
 
 
 def rebuild_error(

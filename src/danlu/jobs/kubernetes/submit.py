@@ -42,7 +42,7 @@ async def submit_job(client: Client, ready: PreparedJob, *, where: str) -> JobOb
     :class:`OutsideError` for a cluster without the job's CRD, and errors of the API server.
     """
     for document in ready.objects:
-        await client.apply(_RESOURCES[document["kind"]], document, force=True)
+        await client.create_or_patch(_RESOURCES[document["kind"]], document)
     if ready.code is not None:
         await _create_or_replace(client, CONFIG_MAPS, ready.code)
     job = None

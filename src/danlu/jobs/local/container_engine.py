@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
+from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
 from danlu.engine import embedded, procfs
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
 from danlu.engine.container_exec import (
@@ -217,8 +217,7 @@ class ContainerEngine:
                 f"image {digest} is not in the store",
                 hint="build it with `danlu build`, or pull it with `danlu image pull`",
             )
-        bytecode = find_bytecode_trees(self._store, image, layers)
-        trees = (*(layer.tree for layer in layers), *bytecode)
+        trees = add_bytecode_trees(self._store, image, layers)
         self._images[digest] = _ReadyImage(trees, parse_image_config(image.config))
         return self._images[digest]
 

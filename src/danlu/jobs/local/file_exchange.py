@@ -38,8 +38,6 @@ FILES_MOUNT = "/run/danlu-files"
 _RESULTS_MOUNT = "/run/danlu-results"
 _VALUE_NAME, _RAISED_NAME = "value", "raised"
 _DISPLAY_NAME = "displays"
-#: Names used by earlier versions, which always wrote pickles.
-_OLD_NAMES = {_VALUE_NAME: "value.pickle", _RAISED_NAME: "raised.pickle"}
 
 #: Maximum size of a reported exception, in bytes.
 _MAX_RAISED = 8 << 20
@@ -118,7 +116,7 @@ def _reset_directory(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     # A container may run as any user. Other users of the host cannot enter the job's directory.
     directory.chmod(0o777)
-    for name in (_VALUE_NAME, _RAISED_NAME, _DISPLAY_NAME, *_OLD_NAMES.values()):
+    for name in (_VALUE_NAME, _RAISED_NAME, _DISPLAY_NAME):
         with suppress(FileNotFoundError):
             (directory / name).unlink()
     return directory
@@ -153,9 +151,8 @@ def read_errors(job_dir: JobDirectory) -> dict[str, bytes]:
 def _read_results(job_dir: JobDirectory, name: str, limit: int | None) -> dict[str, bytes]:
     results = {}
     for directory in sorted(job_dir.directory.glob("results/*")):
-        for path in (directory / _OLD_NAMES[name], directory / name):
-            with suppress(OSError):
-                results[directory.name] = read_untrusted_file(path, limit)
+        with suppress(OSError):
+            results[directory.name] = read_untrusted_file(directory / name, limit)
     return results
 
 

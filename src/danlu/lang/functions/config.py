@@ -160,7 +160,9 @@ FUNCTIONS = (
     BuildFunction(
         "config.owner",
         "Set the owner of the environment's files, and the user it runs as: `envd`, with the home "
-        "directory `/home/envd`.",
+        "directory `/home/envd`. The user owns copied files and their directories, everything in "
+        "the home directory, and the directories of Python and conda packages, so that `pip "
+        "install` works. Files of packages, and directories of the distribution, stay root's.",
         (Parameter("uid", USER_ID, "user id"), Parameter("gid", USER_ID, "group id")),
         declare=_declare_owner,
         versions=("v1",),

@@ -63,12 +63,14 @@ FUNCTIONS = (
     BuildFunction(
         "include",
         "Load the functions of another git repository, from all its `*.envd` files. The returned "
-        "value has them as attributes. The lockfile pins the commit.",
+        "value has them as attributes. The lockfile pins the commit. Available in `build.envd` "
+        "files only: a `build.py` imports Python files.",
         (
             Parameter("url", TEXT, "the repository's address", aliases=("git",)),
             Parameter("ref", TEXT, "a branch, tag or commit; empty for the default branch", ""),
         ),
         declare=_declare_include,
+        starlark_only=True,
         lock_section=INCLUDES,
         returns="Any",
         example='lib = include("https://github.com/tensorchord/envdlib", ref="main")',

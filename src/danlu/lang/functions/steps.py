@@ -85,7 +85,8 @@ class RunStep(Step, frozen=True):
     def add_to(self, below: Vertex, context: GraphContext) -> Vertex:
         # The home directory of the user that the image starts as. The step runs as root.
         owner = context.environment.find(ImageOwner)
-        home = HOME if owner is not None and owner.uid else "/root"
+        is_user = owner is not None and owner.uid != 0
+        home = HOME if is_user else "/root"
         variables = {**context.variables(), "HOME": home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = "\n".join(self.commands)
         words: tuple[str, ...] = (script,)
@@ -102,6 +103,9 @@ class RunStep(Step, frozen=True):
             ssh=self.ssh,
             context=self.mount_host,
             context_digest=context.digests.context if self.mount_host else "",
+            home=HOME if is_user else "",
+            home_uid=context.owner.uid if is_user else 0,
+            home_gid=context.owner.gid if is_user else 0,
         )
         first = script.strip().splitlines()[0]
         more = " …" if len(self.commands) > 1 or "\n" in script.strip() else ""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import anyio
-import msgspec
 from yarl import URL
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
@@ -30,10 +29,6 @@ from danlu.util.retry import RetryPolicy, retry
 
 _T = TypeVar("_T")
 _BACKOFF = RetryPolicy()
-
-
-class _TagList(msgspec.Struct):
-    tags: list[str] | None = None
 
 
 class Registry:
@@ -286,23 +281,6 @@ class Registry:
             declared = response.headers.get("Docker-Content-Digest", "")
             if is_digest(declared) and declared != document.digest:
                 raise ChecksumError(f"the registry stored {document.digest} as {declared}")
-
-    async def list_tags(self, repository: str) -> list[str]:
-        """Return the tags of a repository, as far as the first response lists them."""
-        return await self._with_retry(lambda: self._fetch_tags(repository))
-
-    async def _fetch_tags(self, repository: str) -> list[str]:
-        async with self._transport.request(
-            "GET",
-            f"{self.repository_path(repository)}/tags/list",
-            scope=self._token_scope(repository),
-            what=f"repository {repository}",
-        ) as response:
-            body = await response.content.read(MAX_DOCUMENT_SIZE)
-        try:
-            return msgspec.json.decode(body, type=_TagList).tags or []
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise OutsideError(f"invalid tag list of {repository}") from error
 
 
 def _ignore_progress(_: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name, versions_equal
 from danlu.environment.types import PythonPackages
-from danlu.resolve.python.requirements import DeclaredRequirements
+from danlu.resolve.python.requirements import DeclaredRequirements, UvRequirement
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
@@ -57,7 +57,9 @@ class ResolveTask(msgspec.Struct, frozen=True):
     """A request in progress: parsed requirements, locked packages to keep by name, a scratch
     directory.
 
-    ``renew`` are the uv options for packages that may leave their locked version.
+    ``renew`` are the uv options for packages that may leave their locked version. ``required`` are
+    packages in ``kept`` whose versions uv would not find as preferences
+    (:mod:`danlu.resolve.python.hidden_versions`).
     """
 
     request: PythonRequest
@@ -65,6 +67,21 @@ class ResolveTask(msgspec.Struct, frozen=True):
     kept: Mapping[str, LockedPackage]
     renew: Sequence[str]
     scratch: Path
+    required: frozenset[str] = frozenset()
+
+    def list_preferences(self) -> list[Pin]:
+        """Return the locked versions that uv should prefer."""
+        preferred = (package for name, package in self.kept.items() if name not in self.required)
+        return [pin for package in preferred if (pin := version_preference(package)) is not None]
+
+    def require_versions(self, names: Iterable[str]) -> ResolveTask:
+        """Return the task with constraints to the locked versions of ``names``."""
+        required = frozenset(names)
+        pins = (f"{name}=={self.kept[name].version}" for name in sorted(required))
+        constraints = (*self.wanted.constraints, *(UvRequirement(pin) for pin in pins))
+        return replace(
+            self, wanted=replace(self.wanted, constraints=constraints), required=required
+        )
 
 
 def version_preference(package: LockedPackage) -> Pin | None:

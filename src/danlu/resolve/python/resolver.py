@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.errors import DanluError, ResolveError, Span
+from danlu.resolve.python.hidden_versions import resolve_keeping_versions
 from danlu.resolve.python.pylock import import_pylock, marker_environment
 from danlu.resolve.python.pyproject import check_own_extras
 from danlu.resolve.python.request import (
@@ -31,7 +32,6 @@ from danlu.resolve.python.request import (
     ResolveTask,
     can_keep,
     to_locked_package,
-    version_preference,
 )
 from danlu.resolve.python.requirements import (
     DeclaredRequirements,
@@ -46,6 +46,7 @@ from danlu.sources.pypi.indexes import (
     find_unset_variables,
     index_state,
     local_page_times,
+    searches_all_indexes,
     uv_environment,
 )
 from danlu.sources.pypi.platform_target import PlatformTarget
@@ -151,7 +152,37 @@ async def _resolve_declared_packages(task: ResolveTask) -> tuple[LockedPackage, 
             f"{package} must be built from source, which is not possible here",
             hint="danlu builds packages only inside the environment, never on this machine",
         )
-    return await resolve_in_sandbox(task)
+    uv = _make_uv(task, _MissingExtras(task.wanted))
+    packages = await resolve_keeping_versions(task, uv, resolve_in_sandbox)
+    return await _replace_source_distributions(task, uv, packages)
+
+
+async def _replace_source_distributions(
+    task: ResolveTask, uv: Uv, packages: Sequence[LockedPackage]
+) -> tuple[LockedPackage, ...]:
+    """Return ``packages`` with wheels in place of source distributions, if any index has one.
+
+    If builds are allowed, uv takes a source distribution of one index although the next one has a
+    wheel of that version. pip takes the wheel.
+    """
+    request, formats = task.request, task.wanted.formats
+    if not searches_all_indexes(request.indexes, request.project, uv.decisions):
+        return tuple(packages)
+    replaced = []
+    for package in packages:
+        is_new = package.source == "sdist" and task.kept.get(package.name) != package
+        if is_new and formats.allows(package.name, wheel=True):
+            listing = task.scratch / "wheel.txt"
+            listing.write_text(f"{package.name}=={package.version}\n", encoding="utf-8")
+            try:
+                (file,) = await locate_files(
+                    uv, [str(listing)], request.target, scratch=task.scratch
+                )
+                package = to_locked_package(file, task.wanted)
+            except (ResolveError, ValueError):
+                pass  # it has no wheel
+        replaced.append(package)
+    return tuple(replaced)
 
 
 def _find_source_builds(
@@ -267,16 +298,22 @@ def _make_uv(task: ResolveTask, missing: _MissingExtras) -> Uv:
 
 
 async def _resolve_with_uv(task: ResolveTask, uv: Uv) -> tuple[LockedPackage, ...]:
+    return await resolve_keeping_versions(task, uv, partial(_resolve_once, uv))
+
+
+async def _resolve_once(uv: Uv, task: ResolveTask) -> tuple[LockedPackage, ...]:
     request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
     sources = [*write_requirements(wanted, scratch), *request.restrictions.to_options("resolving")]
     if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
         return _lock_files(files, wanted, {})
-    preferences = [
-        pin for package in kept.values() if (pin := version_preference(package)) is not None
-    ]
     pins = await compile_pins(
-        uv, sources, request.target, scratch=scratch, preferences=preferences, renew=task.renew
+        uv,
+        sources,
+        request.target,
+        scratch=scratch,
+        preferences=task.list_preferences(),
+        renew=task.renew,
     )
     reused = {
         pin.name: package
@@ -403,9 +440,7 @@ async def resolve_additions(
             task.request.target,
             scratch=task.scratch,
             dependencies=True,
-            preferences=[
-                pin for package in task.kept.values() if (pin := version_preference(package))
-            ],
+            preferences=task.list_preferences(),
         )
     except ResolveError:
         # A complete resolution may still succeed; if not, its error is the relevant one.

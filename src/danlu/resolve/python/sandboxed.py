@@ -292,11 +292,7 @@ def _write_inputs(task: ResolveTask, placed: Sequence[StagedSource], work: Path)
     (work / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
     constraints = "".join(f"{_move_wheel_path(line)}\n" for line in task.wanted.constraints)
     (work / "constraints.txt").write_text(constraints)
-    preferences = "".join(
-        f"{package.name}=={package.version}\n"
-        for package in task.kept.values()
-        if package.source in ("index", "sdist")
-    )
+    preferences = "".join(f"{pin.line}\n" for pin in task.list_preferences())
     (work / "resolved.txt").write_text(preferences)
 
 

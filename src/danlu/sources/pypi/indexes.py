@@ -364,6 +364,16 @@ def uv_environment(
     return env
 
 
+def searches_all_indexes(
+    indexes: IndexSettings, project: Path, decisions: Collection[Decision]
+) -> bool:
+    """Return whether uv searches every index for a package, not only the first that has it."""
+    variables = uv_environment(indexes, project, decisions=decisions)
+    settings = select_uv_settings(variables, project, decisions)
+    strategy = variables.get("UV_INDEX_STRATEGY") or settings.get("index-strategy", "")
+    return str(strategy).startswith("unsafe-")
+
+
 #: The names of one setting, by each of them.
 _SYNONYMS = {
     variable: setting.variables for setting in MACHINE_SETTINGS for variable in setting.variables

@@ -7,12 +7,13 @@ build code to get it.
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from danlu.environment.package_names import normalize_name
-from danlu.errors import OutsideError, TemporaryError
+from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.sources.http import FetchedFile, fetch
 from danlu.sources.pypi.indexes import to_index_url, uv_environment
 from danlu.sources.pypi.uv import Uv
@@ -40,7 +41,14 @@ async def fetch_file(uv: Uv, name: str, file: str, sha256: str, *, cache: Path) 
         return FetchedFile(kept, sha256, kept.stat().st_size)
     if uv.offline:
         raise OutsideError(f"{file} is not cached and cannot be fetched with --offline")
-    return await fetch(await find_file(uv, name, file, cache=cache), sha256, cache=cache)
+    differing: ChecksumError | None = None
+    async for address in _find_addresses(uv, name, file, cache):
+        try:
+            return await fetch(address, sha256, cache=cache)
+        except ChecksumError as error:  # another index may have the right one
+            differing = differing or error
+    assert differing is not None
+    raise differing
 
 
 async def find_file(uv: Uv, name: str, file: str, *, cache: Path) -> str:
@@ -48,7 +56,13 @@ async def find_file(uv: Uv, name: str, file: str, *, cache: Path) -> str:
 
     Raises :class:`OutsideError` naming the file if no index has it.
     """
+    return await anext(_find_addresses(uv, name, file, cache))
+
+
+async def _find_addresses(uv: Uv, name: str, file: str, cache: Path) -> AsyncIterator[str]:
+    """Yield the URLs of ``file`` on all indexes; raises :class:`OutsideError` if none has it."""
     problems: list[str] = []
+    is_found = False
     for page in await _list_pages(uv, name):
         try:
             address = await _find_on_page(page, file, cache)
@@ -58,12 +72,14 @@ async def find_file(uv: Uv, name: str, file: str, *, cache: Path) -> str:
             problems.append(error.message)
             continue
         if address:
-            return address
-    raise OutsideError(
-        f"no package index has the locked file {file} any more",
-        hint=f"run `danlu lock --upgrade {name}` to lock an available version",
-        details=tuple(problems),
-    )
+            is_found = True
+            yield address
+    if not is_found:
+        raise OutsideError(
+            f"no package index has the locked file {file} any more",
+            hint=f"run `danlu lock --upgrade {name}` to lock an available version",
+            details=tuple(problems),
+        )
 
 
 async def _list_pages(uv: Uv, name: str) -> list[str]:

@@ -16,6 +16,7 @@ from danlu.errors import DanluError, OutsideError, ResolveError, StoreError
 from danlu.graph.ops import Wheel
 from danlu.sources.pypi import dist_info
 from danlu.sources.pypi.dist_info import InvalidWheel
+from danlu.sources.pypi.indexes import searches_all_indexes
 from danlu.sources.pypi.split_wheels import (
     InstalledDistribution,
     UnlistedFilesError,
@@ -35,10 +36,13 @@ from danlu.sources.pypi.uv_install import (
 from danlu.sources.pypi.verification import WheelContents, examine_tree
 
 if TYPE_CHECKING:
-    from danlu.sources.pypi.uv_install import WheelPrefetch
+    from danlu.sources.pypi.uv_install import InstallAttempt, WheelPrefetch
 
 #: Start of uv's message when an index does not have the file.
 _NOT_FOUND = "No solution found"
+
+#: Start of uv's message when an index has another file of the locked version.
+_HASH_MISMATCH = "Hash mismatch"
 
 #: Hints for an invalid wheel, by its origin.
 _HINTS = {
@@ -150,12 +154,56 @@ async def _install_prefix(
             )
         prefix = workspace / "prefix-online"
         attempt = await plan_install(uv, wheels, lines, prefix, online=True).run()
+    is_other_file = _HASH_MISMATCH in attempt.error and not uv.offline
+    if is_other_file and searches_all_indexes(uv.indexes, uv.project, uv.decisions):
+        attempt = await _install_from_any_index(uv, wheels, lines, workspace, attempt)
     if attempt.error:
         _raise_if_invalid(attempt.error)
         raise await _missing_wheel_error(uv, wheels, attempt.error, workspace)
     if not attempt.offline:
         uv.note_fetched(wheel_digests(wheels))
     return attempt.prefix
+
+
+async def _install_from_any_index(
+    uv: Uv,
+    wheels: Sequence[Wheel],
+    lines: Sequence[str],
+    workspace: Path,
+    attempt: InstallAttempt,
+) -> InstallAttempt:
+    """Install again with locked files that uv does not take, because it takes others.
+
+    Of several indexes with the same version, uv takes the file of the first. The locked one may be
+    on another. Returns the last attempt.
+    """
+    from danlu.sources.pypi.simple_index import fetch_file  # a build needs it for this only
+
+    replaced = list(lines)
+    for number in range(len(wheels)):
+        named = set(re.findall(rf"{_HASH_MISMATCH} for `([\w.-]+)==", attempt.error))
+        changed = False
+        for position, wheel in enumerate(wheels):
+            if wheel.source.kind != "index" or replaced[position] != lines[position]:
+                continue
+            if normalize_name(wheel.name) not in map(normalize_name, named):
+                continue
+            try:
+                fetched = await fetch_file(
+                    uv, wheel.name, wheel.file, wheel_digests([wheel])[0], cache=workspace / "http"
+                )
+            except OutsideError:
+                return attempt
+            path = workspace / "any-index" / wheel.file
+            path.parent.mkdir(exist_ok=True)
+            os.link(fetched.path, path)
+            replaced[position] = requirement_line(wheel, path)
+            changed = True
+        if not changed:
+            break
+        prefix = workspace / f"prefix-any-index-{number}"
+        attempt = await plan_install(uv, wheels, replaced, prefix, online=True).run()
+    return attempt
 
 
 def _unpack_prefix(

@@ -20,6 +20,8 @@ from danlu.builder.embedded.bytecode_layers import (
     find_bytecode_layers,
 )
 from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.ops.staged_tree import set_owner
+from danlu.environment.image_layout import CONDA_PREFIX, VENV
 from danlu.errors import StepFailed
 from danlu.graph.ops import WHEEL_TIME, Bytecode, InstallScheme
 from danlu.oci.tar import NormalizeOptions, write_layer
@@ -209,10 +211,22 @@ def _group_by_source(cache: Path) -> dict[str, list[str]]:
     return found
 
 
-def commit_bytecode(tree: Path, made_by: str, store: Store) -> Layer | None:
-    """Commit a tree as a layer of bytecode; return None if it is empty."""
+def commit_bytecode(
+    tree: Path, made_by: str, store: Store, *, owner: tuple[int, int] | None = None
+) -> Layer | None:
+    """Commit a tree as a layer of bytecode; return None if it is empty.
+
+    ``owner`` (uid, gid) gets everything but the directories of the root and of ``/opt``.
+    """
     if not any(tree.iterdir()):
         return None
     tree.chmod(0o755)
-    summary = write_layer(tree, None, normalise=_NORMALISE)
-    return store.commit_layer(tree, summary, created_by=made_by, normalise=_NORMALISE)
+    normalise = _NORMALISE
+    if owner is not None:
+        normalise = NormalizeOptions(mtime=WHEEL_TIME)
+        for root in (VENV, CONDA_PREFIX):
+            place = tree / root.strip("/")
+            if place.exists():
+                set_owner(place, owner)
+    summary = write_layer(tree, None, normalise=normalise)
+    return store.commit_layer(tree, summary, created_by=made_by, normalise=normalise)

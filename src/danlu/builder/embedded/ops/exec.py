@@ -13,7 +13,7 @@ from danlu.errors import OutsideError, UsageError
 from danlu.graph.ops import Exec
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox import secrets
-from danlu.sandbox.finalize_upper import finalize_upper
+from danlu.sandbox.finalize_upper import finalize_upper, give_home
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.sources.build_context import list_entries
@@ -50,6 +50,8 @@ async def execute(op: Exec, context: OpContext) -> list[Layer]:
                 await _open_debug_shell(op, context, root, mounts)
             message = f"the command ended with exit code {code}"
             raise context.step_error(message, code=code, output=last)
+        if op.home:
+            await context.run_sync(give_home, upper, op.home, op.home_uid, op.home_gid)
         await context.run_sync(finalize_upper, upper, op.epoch, below=root.layers)
         # The command becomes part of the image's history, which everyone with the image can read.
         made_by = mask_credentials(op.args[-1])

@@ -26,6 +26,13 @@ _BASE_DIRECTORIES = {
 }
 
 
+#: Directories of the root whose subdirectories may be the base's, and those that a base has empty.
+_SYSTEM_DIRECTORIES = frozenset(
+    ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin")
+) | {"sys", "tmp", "usr", "var"}
+_EMPTY_DIRECTORIES = frozenset(("home", "media", "mnt", "opt", "srv"))
+
+
 def path_inside(root: Path, path: str) -> Path:
     """Return the path in the tree ``root`` of an absolute image path; ``..`` cannot leave it."""
     relative = os.path.normpath("/" + path).lstrip("/")
@@ -35,18 +42,27 @@ def path_inside(root: Path, path: str) -> Path:
 def make_parents(root: Path, path: Path, owner: tuple[int, int] = (0, 0)) -> None:
     """Create the directories between ``root`` and ``path`` as they are in a base.
 
-    ``owner`` (uid, gid) gets the home directory and those below it.
+    ``owner`` (uid, gid) gets those that no base has: the home directory and those below it, and
+    directories such as ``/data`` and ``/opt/model``.
     """
     missing = [parent for parent in path.parents if root in parent.parents and not parent.exists()]
     for directory in reversed(missing):
         relative = directory.relative_to(root)
         mode, gid = _BASE_DIRECTORIES.get(str(relative), (0o755, 0))
         directory.mkdir()
-        if relative.is_relative_to(HOME[1:]):
+        if not _may_be_of_base(relative):
             os.chown(directory, *owner)
         else:
             os.chown(directory, 0, gid)
         os.chmod(directory, mode)
+
+
+def _may_be_of_base(directory: Path) -> bool:
+    """Return whether a distribution may have the directory, relative to the root (FHS 3.0)."""
+    if directory.is_relative_to(HOME[1:]):
+        return False
+    top, *below = directory.parts
+    return top in _SYSTEM_DIRECTORIES or (top in _EMPTY_DIRECTORIES and not below)
 
 
 def write_entry(staged: Path, entry: FileEntry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -280,24 +281,24 @@ def test_a_packed_model_is_served_until_sigterm(linear: Project, real_home: Path
             lines.append(process.stderr.readline())
             assert lines[-1], lines
         port = int(lines[0].rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port)
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
 
-        def ask(path: str, value: Any) -> Any:
-            body = json.dumps(value)
-            connection.request("POST", path, body, {"content-type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
+            def ask(path: str, value: Any) -> Any:
+                body = json.dumps(value)
+                connection.request("POST", path, body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                return answer.status, json.loads(answer.read())
 
-        tensor = {"name": "rows", "datatype": "FP64", "shape": [2, 2], "data": [1, 1, 0, 2]}
-        status, answer = ask("/v2/models/served/versions/7/infer", {"inputs": [tensor]})
-        assert status == 200
-        assert answer["outputs"][0] == {
-            "name": "y", "datatype": "FP64", "shape": [2], "data": [50.0, 60.0],
-        }  # fmt: skip
-        assert ask("/invocations", {"rows": "x"})[0] == 400
-        process.terminate()
-        assert ask("/invocations", [[1, 1]]) == (200, {"y": [50.0], "count": 1})
-        assert process.wait(60) == 0
+            tensor = {"name": "rows", "datatype": "FP64", "shape": [2, 2], "data": [1, 1, 0, 2]}
+            status, answer = ask("/v2/models/served/versions/7/infer", {"inputs": [tensor]})
+            assert status == 200
+            assert answer["outputs"][0] == {
+                "name": "y", "datatype": "FP64", "shape": [2], "data": [50.0, 60.0],
+            }  # fmt: skip
+            assert ask("/invocations", {"rows": "x"})[0] == 400
+            process.terminate()
+            assert ask("/invocations", [[1, 1]]) == (200, {"y": [50.0], "count": 1})
+            assert process.wait(60) == 0
         with pytest.raises(ConnectionRefusedError):
             http.client.HTTPConnection("127.0.0.1", port).connect()
     refused = linear("serve", "missing:1", check=False)

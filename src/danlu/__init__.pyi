@@ -4,13 +4,14 @@ from typing import Final, Literal
 
 from danlu.api import attach, pack, sweep, train
 from danlu.errors import JobFailed
-from danlu.replica_runtime.report import report
+from danlu.replica_runtime.report import checkpoint_dir, report
 
 __version__: str
 __all__ = [
     "JobFailed",
     "attach",
     "base",
+    "checkpoint_dir",
     "config",
     "data",
     "git_config",

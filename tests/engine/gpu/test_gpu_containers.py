@@ -15,6 +15,7 @@ import pytest
 from danlu.engine.gpu.provider import provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.types import ContainerExit, ResourceLimits
+from danlu.errors import MachineError
 from danlu.jobs.local import container_engine
 from danlu.sandbox import _linux
 from danlu.sandbox.layer_view import LayerView
@@ -128,6 +129,22 @@ def test_files_of_the_driver_are_read_only_and_nodes_are_copies(home: Path) -> N
     output = run_inside(act, home=home, ordinary=False)
     assert output.splitlines()[-2:] == ["closed", "600"]
     assert (driver / "dev/nvidia0").stat().st_mode & 0o777 == 0o666
+
+
+def test_node_that_the_user_cannot_open_is_an_error(home: Path) -> None:
+    driver = make_driver(home.parent / "driver")
+    (driver / "dev/nvidia0").chmod(0o660)
+
+    def act() -> str:
+        config = Configuration(gpu_driver_root=str(driver), cdi_spec_dirs="")
+        try:
+            provide_gpus(parse_gpus("all"), LayerView([]), config, {})
+        except MachineError as error:
+            return error.message
+        return ""
+
+    message = run_inside(act, home=home, ordinary=True)
+    assert message == f"{driver}/dev/nvidia0 cannot be opened by this user: its mode is 0660"
 
 
 # -- CDI ------------------------------------------------------------------------------------------

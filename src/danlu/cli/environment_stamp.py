@@ -13,7 +13,7 @@ import os
 import sys
 
 from danlu.cli.command_stamp import data_directory, find_answer
-from danlu.engine.control_client import STATE_FILE, SUPERVISOR_LOCK
+from danlu.engine.control_client import CONTROL_SOCKET, STATE_FILE, SUPERVISOR_LOCK
 from danlu.engine.foreground_exec import run_in_foreground, terminal_variables
 from danlu.engine.ssh.connection_client import serve_by_listener
 from danlu.engine.supervisor_spawn import STARTED, environment_lock_file, spawn_supervisor
@@ -108,9 +108,12 @@ def _start_as_before(arguments: Sequence[str], answer: Mapping[str, str]) -> boo
     directory = answer["environment"]
     with file_lock(environment_lock_file(*os.path.split(directory))):
         # Another process may have changed or removed the environment before we got the lock.
-        if find_answer(arguments) != answer or spawn_supervisor(directory) != STARTED:
+        if find_answer(arguments) != answer:
             return False
-    if answer["after"]:  # which is empty with -q
+        report = spawn_supervisor(directory)
+        if report not in (None, STARTED):
+            return False
+    if report and answer["after"]:  # which is empty with -q
         with open(os.path.join(directory, STATE_FILE), encoding="utf-8") as file:
             warnings = json.load(file).get("warnings", ())
         _write_stderr("".join(f"note: {text}\n" for text in warnings))
@@ -130,7 +133,9 @@ def _serve_ssh(arguments: Sequence[str]) -> int | None:
 
 
 def _runs(directory: str) -> bool:
-    return lock_is_held(os.path.join(directory, SUPERVISOR_LOCK))
+    """Return whether the environment runs; one that is being started does not yet."""
+    is_listening = os.path.exists(os.path.join(directory, CONTROL_SOCKET))
+    return is_listening and lock_is_held(os.path.join(directory, SUPERVISOR_LOCK))
 
 
 def _encode_exec(args: Sequence[str], *, terminal: bool) -> bytes:

@@ -56,6 +56,7 @@ test-smoke: setup ## train with PyTorch in its environment, and run a notebook i
 
 test-examples: setup ## run the examples that have no test of their own
 	examples/add-a-framework/verify
+	examples/checkpoints/verify
 	examples/decorator/verify
 	examples/operator/verify
 

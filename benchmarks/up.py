@@ -66,9 +66,13 @@ def engine_rows(engine: str) -> dict[str, Row]:
         f"{engine}:up": Row(f"{here} runs: to the shell's first output", f"{engine}:exec-it"),
         f"{engine}:exec-it": Row(f"{engine} exec -it bash", f"{engine}:exec-it"),
         f"{engine}:up-stopped": Row(f"{here} stopped", f"{engine}:run"),
+        f"{engine}:start": Row(f"{engine} start, then {engine} exec -it bash", f"{engine}:run"),
         f"{engine}:run": Row(f"{engine} run --rm -it bash", f"{engine}:run"),
         f"{engine}:exec": Row(f"danlu exec true, in {engine}", f"{engine}:exec-true"),
         f"{engine}:exec-true": Row(f"{engine} exec true", f"{engine}:exec-true"),
+        f"{engine}:ssh-first": Row(
+            f"danlu up -d --on {engine} of a stopped environment, then ssh NAME.danlu true"
+        ),
         f"{engine}:ssh": Row(f"ssh NAME.danlu true, in {engine}"),
     }
 
@@ -199,6 +203,16 @@ def measure_engine(project: Project, engine: str, runs: int) -> dict[str, list[f
     image = read_output([engine, "inspect", "-f", "{{.Config.Image}}", container])
     words = ["--network=host", "--rm", "-it", "--entrypoint", "bash", image]
     run = [engine, "run", *words]
+    sleep = ["--network=host", "--entrypoint", "sleep", image, "infinity"]
+    stopped = read_output([engine, "create", *sleep])
+
+    def start_and_enter() -> float:
+        """Do what `danlu up` does in a stopped environment, with the engine's own commands."""
+        seconds = time_command([engine, "start", stopped], here)
+        seconds += time_first_output([engine, "exec", "-it", stopped, "bash"], here)
+        time_command([engine, "kill", stopped], here)
+        return seconds
+
     figures = take_turns(
         {
             f"{engine}:up": project.enter,
@@ -206,13 +220,17 @@ def measure_engine(project: Project, engine: str, runs: int) -> dict[str, list[f
                 [engine, "exec", "-it", container, "bash"], here
             ),
             f"{engine}:up-stopped": project.start_and_enter,
+            f"{engine}:start": start_and_enter,
             f"{engine}:run": lambda: time_first_output(run, here),
             f"{engine}:exec": lambda: project.run("exec", "true"),
             f"{engine}:exec-true": lambda: time_command([engine, "exec", container, "true"], here),
+            # The first connection after a start also starts the SSH server.
+            f"{engine}:ssh-first": project.start_and_connect,
             f"{engine}:ssh": project.connect,
         },
         runs,
     )
+    time_command([engine, "rm", stopped], here)
     project.run("down")
     return figures
 

@@ -241,6 +241,7 @@ _OTHERS = {
     "sweep": "danlu.api",
     "train": "danlu.api",
     "JobFailed": "danlu.errors",
+    "checkpoint_dir": "danlu.replica_runtime.report",
     "report": "danlu.replica_runtime.report",
 }
 

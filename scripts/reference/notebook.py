@@ -36,9 +36,9 @@ import tensorflow as tf
 
 ## Syntax
 
-* An option must be at the start of a logical line of code, unindented: not inside a string or
-  brackets, not after a backslash, and not in a cell that starts with another `%%magic`. All other
-  lines are sent to the replicas byte for byte, and keep their line numbers.
+* Options stand in the first lines of a cell, unindented, before its code; blank lines and comments
+  may stand between them. A cell that starts with another `%%magic` has none. All other lines are
+  sent to the replicas byte for byte, and keep their line numbers.
 * White space around `=` and `;` is ignored, and so are case, `-` and `_` in names.
 * A line can have several options, separated by `;`: `%framework=pytorch;%worker=2`. `%cpu`,
   `%memory` and `%gpu` after a replica type apply to that type; on their own they apply to all other

@@ -3,7 +3,8 @@
 In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``), ``danlu.train`` runs a training job and
 ``danlu.attach`` waits for one that was left running, ``danlu.sweep`` runs many of them; a job that
-fails raises ``danlu.JobFailed``; a training program reports its progress with ``danlu.report``.
+fails raises ``danlu.JobFailed``; a training program reports its progress with ``danlu.report``
+and saves its checkpoints in ``danlu.checkpoint_dir()``.
 ``danlu.pack`` packs a trained model into an image.
 Attributes are imported lazily.
 """
@@ -16,6 +17,7 @@ __all__ = [
     "JobFailed",
     "attach",
     "base",
+    "checkpoint_dir",
     "config",
     "data",
     "git_config",
@@ -35,6 +37,7 @@ __all__ = [
 _ELSEWHERE = {
     "JobFailed": "danlu.errors",
     "attach": "danlu.api",
+    "checkpoint_dir": "danlu.replica_runtime.report",
     "pack": "danlu.api",
     "report": "danlu.replica_runtime.report",
     "sweep": "danlu.api",

@@ -4,13 +4,14 @@ from typing import Final, Literal
 
 from danlu.api import attach, pack, sweep, train
 from danlu.errors import JobFailed
-from danlu.replica_runtime.report import report
+from danlu.replica_runtime.report import checkpoint_dir, report
 
 __version__: str
 __all__ = [
     "JobFailed",
     "attach",
     "base",
+    "checkpoint_dir",
     "config",
     "data",
     "git_config",
@@ -186,7 +187,7 @@ class _Install:
             name: packages as in `conda install`: `numpy=1.26`, `conda-forge::gcc`
             channel: channels to use before the configured ones: names, URLs, or directories
                 (`./channel`)
-            env_file: path of an `environment.yml` or `pixi.toml` in the project
+            env_file: path of an `environment.yml` in the project
 
         Example:
             install.conda_packages(["gcc"], channel=["conda-forge"])

@@ -406,6 +406,24 @@ def test_second_interrupt_prints_no_traceback(moment: str) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_interrupt_is_reported_while_the_program_is_loaded() -> None:
+    program = (
+        "import sys\n"
+        "from danlu.cli import __main__\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *arguments):\n"
+        "        if name == 'danlu.cli.program':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv[1:] = ['version']\n"
+        "sys.exit(__main__.main())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")
+
+
 def test_interrupted_command_does_not_wait_for_idle_threads() -> None:
     """As anyio's are after Ctrl-C was pressed again while its event loop stopped."""
     program = (

@@ -321,6 +321,16 @@ def test_invalid_conda_yaml_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert caught.value.span.line == 3
 
 
+def test_manifest_of_pixi_is_refused_with_the_command_that_exports_it(tmp_path: Path) -> None:
+    write(tmp_path, "pixi.toml", "[workspace]\n")
+    with pytest.raises(UsageError, match=r"cannot convert pixi\.toml") as caught:
+        init(tmp_path)
+    assert "pixi workspace export conda-environment environment.yml" in caught.value.hint
+    write(tmp_path, "requirements.txt", "numpy\n")
+    report, _ = init_and_evaluate(tmp_path)
+    assert "requirements.txt" in report.source
+
+
 DOCKERFILE = """\
 # syntax=docker/dockerfile:1
 ARG PY=3.11

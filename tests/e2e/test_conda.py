@@ -200,36 +200,6 @@ def test_an_environment_file_with_a_pip_section(project: Project, python_channel
     assert "conda package python 3.12.* not found for linux-64" in failed.stderr
 
 
-def test_a_manifest_of_pixi_is_installed_with_its_python_packages(
-    project: Project, python_channel: Path
-) -> None:
-    manifest = project.directory / "pixi.toml"
-    text = (
-        f'[workspace]\nchannels = ["nodefaults", "{python_channel}"]\nplatforms = ["linux-64"]\n'
-        '[dependencies]\npython = "3.11.*"\ngreet = "*"\n[pypi-dependencies]\nvia = ">=0"\n'
-        '[feature.gpu]\nsystem-requirements = { cuda = "12" }\n'
-        '[activation.env]\nWORD = "elixir"\n[tasks]\ntrain = "python train.py"\n'
-    )
-    manifest.write_text(text)
-    output = project("init").stderr
-    assert "from pixi.toml" in output
-    build_file = project.directory / "build.envd"
-    build_file.write_text(build_file.read_text() + f"    {EXPAT}\n")
-    code = "import greet, via, os; print(greet.__file__, via.__name__, os.environ['WORD'])"
-    assert project.run("python", "-c", code) == (
-        "/opt/conda/lib/python3.11/site-packages/greet.py via elixir"
-    )
-    manifest.write_text(text.replace('greet = "*"', 'greet = { git = "https://h.example/g" }'))
-    failed = project("build", check=False)
-    assert failed.returncode == 2
-    assert "pixi.toml:6" in failed.stderr
-    assert "comes from git, which is not supported" in failed.stderr
-    manifest.write_text(text.replace("linux-64", "osx-arm64"))
-    failed = project("build", check=False)
-    assert failed.returncode == 2
-    assert "platforms do not include linux-64" in failed.stderr
-
-
 def test_many_packages_become_few_layers_and_the_later_keeps_a_path(
     project: Project, tmp_path: Path
 ) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from danlu.engine.environment_control import ExecConnection, ExecMessage
+from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.types import ExecRequest
 from danlu.errors import OutsideError, UsageError
 
@@ -26,9 +29,9 @@ NOT_UTF8 = "a\udcff"
         ExecRequest(("true",), environment={"A": NOT_UTF8}),
     ],
 )
-def test_a_program_that_is_not_utf8_is_refused(tmp_path: Path, program: ExecRequest) -> None:
+def test_a_program_that_is_not_utf8_is_refused(program: ExecRequest) -> None:
     with pytest.raises(UsageError, match="not valid UTF-8"):
-        ExecConnection.open(EnvironmentDirectory(tmp_path), program, (0, 1, 2))
+        encode_exec(program)
 
 
 def test_a_specification_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -41,8 +44,16 @@ def test_a_specification_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 def test_a_supervisor_that_is_killed_before_it_reads_a_signal_is_one_error() -> None:
     ours, theirs = socket.socketpair()
     connection = ExecConnection(ours)
-    connection.send_message(ExecMessage(signal=15))
+    connection.send_signal(15)
     theirs.close()
     with pytest.raises(OutsideError, match="the environment was stopped"):
         connection.read_exit()
     connection.close()
+
+
+def test_clients_of_running_environments_load_little() -> None:
+    modules = "danlu.cli.environment_stamp, danlu.engine.ssh.connection_client"
+    slow = {"asyncio", "dataclasses", "danlu.errors", "msgspec", "pathlib", "typing"}
+    code = f"import sys, {modules}; print(*{slow} & sys.modules.keys())"
+    loaded = subprocess.check_output([sys.executable, "-P", "-c", code], text=True)
+    assert loaded == "\n"

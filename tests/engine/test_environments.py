@@ -34,7 +34,7 @@ from danlu.engine.procfs import find_namespace_members
 from danlu.store import Store
 from danlu.util.danlu_program import CONTEXT_VARIABLE
 from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
-from tests.conftest import Danlu, program_in
+from tests.conftest import Danlu
 from tests.engine.kubernetes.clusters import cluster_variables
 from tests.engines import engine_variables
 from tests.fakes.vscode_archives import COMMIT, make_cli, make_server
@@ -121,7 +121,7 @@ def persistent_file(engine: str) -> str:
 
 
 @pytest.fixture
-def home(tmp_path: Path, engine_setup: EngineSetup, engine: str) -> Path:
+def box_home(tmp_path: Path, engine_setup: EngineSetup, engine: str) -> Path:
     """A home whose store, or that of its other machine, has the image ``box:1``."""
     home = tmp_path / "home"
     machine = engine_setup.machine
@@ -136,16 +136,6 @@ def home(tmp_path: Path, engine_setup: EngineSetup, engine: str) -> Path:
     machine.paths.environments.mkdir(exist_ok=True)
     (home / "environments").symlink_to(machine.paths.environments)
     return home
-
-
-@pytest.fixture
-def danlu(home: Path) -> Iterator[Danlu]:
-    """The program in that home; environments that a test leaves are removed."""
-    run = program_in(home)
-    yield run
-    names = run("ps", "-q", cwd=home).stdout.split()
-    for name in names:
-        run("down", "--grace", "0", name, cwd=home)
 
 
 @pytest.fixture
@@ -208,32 +198,34 @@ def run_over_ssh(home: Path, script: str) -> str:
 @pytest.mark.needs("ssh")
 @pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
 def test_a_server_of_vs_code_is_where_editors_look_for_it(
-    danlu: Danlu, project: Path, home: Path, tmp_path: Path
+    danlu: Danlu, project: Path, box_home: Path, tmp_path: Path
 ) -> None:
     archives = make_server(tmp_path / "server.tar.gz"), make_cli(tmp_path / "cli.tar.gz")
     danlu("vscode", "add", *map(str, archives), cwd=project)
     start(danlu, project)
     place = f"~/.vscode-server/cli/servers/Stable-{COMMIT}"
     for program in (f"{place}/server", f"~/.vscode-server/bin/{COMMIT}"):
-        output = run_over_ssh(home, f"{program}/bin/code-server --version")
+        output = run_over_ssh(box_home, f"{program}/bin/code-server --version")
         assert output == "--version 1.105.1\n"
     # The editor writes next to the server, but cannot change it for other environments.
     script = f"""test -x ~/.vscode-server/code-{COMMIT} && echo found
         echo log >{place}/log.txt && cat {place}/log.txt
         touch {place}/server/made 2>/dev/null || echo readonly"""
-    assert run_over_ssh(home, script) == "found\nlog\nreadonly\n"
+    assert run_over_ssh(box_home, script) == "found\nlog\nreadonly\n"
     assert "vscode" not in danlu("commit", "digits", cwd=project).stdout
     danlu("stop", "digits", cwd=project)
     danlu("vscode", "rm", COMMIT, cwd=project)
     danlu("start", "digits", cwd=project)
-    left = run_over_ssh(home, "find ~/.vscode-server ! -type d; ls ~/.vscode-server/cli/servers")
+    left = run_over_ssh(
+        box_home, "find ~/.vscode-server ! -type d; ls ~/.vscode-server/cli/servers"
+    )
     assert left == ""
 
 
-def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, home: Path) -> None:
+def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)
     command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
-    environ = {**os.environ, "DANLU_HOME": str(home)}
+    environ = {**os.environ, "DANLU_HOME": str(box_home)}
     data = os.urandom(8 << 20)
     result = subprocess.run([*command, "cat"], input=data, capture_output=True, env=environ)
     assert (result.returncode, result.stdout == data) == (0, True)
@@ -247,13 +239,14 @@ def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, home: P
     assert killed.returncode == 137
 
 
-@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
+# Not over SSH: sshd waits until all programs have closed the streams.
+@pytest.mark.parametrize("engine_setup", ["embedded", DOCKER, PODMAN], indirect=True)
 def test_exec_ends_with_its_program_although_a_child_keeps_the_streams(
-    danlu: Danlu, project: Path, home: Path
+    danlu: Danlu, project: Path, box_home: Path
 ) -> None:
     start(danlu, project)
     command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
-    environ = {**os.environ, "DANLU_HOME": str(home)}
+    environ = {**os.environ, "DANLU_HOME": str(box_home)}
     script = "(trap '' HUP; exec sleep 1000) & exit 3"
     # Without pipes of ours: the child would keep those open, too.
     ended = subprocess.run([*command, "sh", "-c", script], env=environ, timeout=60, check=False)
@@ -261,13 +254,13 @@ def test_exec_ends_with_its_program_although_a_child_keeps_the_streams(
     assert "sleep 1000" in danlu("exec", "-n", "digits", "--", "ps", cwd=project).stdout
 
 
-def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, home: Path) -> None:
+def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)
     command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
     script = "trap 'stty size' WINCH; stty size; tty; echo ready; while :; do sleep 0.01; done"
     child, terminal = pty.fork()
     if child == 0:
-        environ = {**os.environ, "DANLU_HOME": str(home), "TERM": "vt100"}
+        environ = {**os.environ, "DANLU_HOME": str(box_home), "TERM": "vt100"}
         os.execve(command[0], [*command, "sh", "-c", f"echo $TERM; {script}"], environ)
     set_window_size(terminal, 33, 111)
     output = read_until(terminal, b"ready")
@@ -288,10 +281,10 @@ def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, home: 
 
 # A program on another machine outlives the client, as with ssh itself.
 @pytest.mark.parametrize("engine_setup", LOCAL, indirect=True)
-def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, home: Path) -> None:
+def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)
     command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
-    environ = {**os.environ, "DANLU_HOME": str(home)}
+    environ = {**os.environ, "DANLU_HOME": str(box_home)}
     script = "echo ready; sleep 1000 & wait"
     client = subprocess.Popen([*command, "sh", "-c", script], env=environ, stdout=subprocess.PIPE)
     assert client.stdout is not None
@@ -305,14 +298,11 @@ def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, home: Pa
 #: Runs a program that ends with the parent of this process.
 TIED_PROGRAM = """
 import os, sys
-from datetime import UTC, datetime
-from pathlib import Path
-from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.environment_control import encode_exec
 from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
-environment = EnvironmentDirectory(Path(sys.argv[1]))
 request = ExecRequest(("sh", "-c", "echo ready; sleep 1000 & wait"))
-run_in_foreground(environment, request, parent=os.pidfd_open(os.getppid()))
+run_in_foreground(sys.argv[1], encode_exec(request), parent=os.pidfd_open(os.getppid()))
 """
 
 
@@ -340,9 +330,11 @@ def test_a_second_up_finds_the_running_environment(danlu: Danlu, project: Path) 
     assert run_inside(danlu, project, "cat /there") == "there\n"
 
 
-def test_two_concurrent_ups_start_one_environment(danlu: Danlu, project: Path, home: Path) -> None:
+def test_two_concurrent_ups_start_one_environment(
+    danlu: Danlu, project: Path, box_home: Path
+) -> None:
     command = [str(Path(sys.executable).with_name("danlu")), "up", "--image", "box:1", "-d"]
-    environ = {**os.environ, "DANLU_HOME": str(home)}
+    environ = {**os.environ, "DANLU_HOME": str(box_home)}
     ups = [subprocess.Popen(command, cwd=project, env=environ) for _ in range(3)]
     assert [up.wait(60) for up in ups] == [0, 0, 0]
     assert danlu("ps", "-q", cwd=project).stdout.split() == ["digits"]
@@ -481,13 +473,13 @@ def test_an_environment_that_cannot_be_created_leaves_nothing(
 
 @pytest.mark.parametrize("engine_setup", ["embedded"], indirect=True)
 def test_an_environment_that_never_ran_leaves_nothing(
-    danlu: Danlu, project: Path, home: Path
+    danlu: Danlu, project: Path, box_home: Path
 ) -> None:
     options = ("--image", "box:1", "-d", "-n", "digits")
     mistyped = danlu("up", *options, "--user", "nobody-here", cwd=project, check=False)
     assert mistyped.returncode == 2
     assert danlu("ps", "-q", cwd=project).stdout == ""
-    assert not (home / "environments/digits").exists()
+    assert not (box_home / "environments/digits").exists()
 
 
 @pytest.mark.parametrize("engine_setup", LOCAL, indirect=True)
@@ -526,13 +518,13 @@ def test_top_lists_processes(danlu: Danlu, project: Path) -> None:
     assert row["memory"] > 0
 
 
-def test_down_removes_everything(danlu: Danlu, project: Path, home: Path) -> None:
+def test_down_removes_everything(danlu: Danlu, project: Path, box_home: Path) -> None:
     environment = start(danlu, project)
     run_inside(danlu, project, "echo lost >/lost; touch kept")
     kept = project_of(environment) / "kept"
     danlu("down", "digits", cwd=project)
     assert danlu("ps", "-q", cwd=project).stdout == ""
-    assert [path for path in (home / "environments").iterdir() if path.suffix != ".lock"] == []
+    assert [path for path in (box_home / "environments").iterdir() if path.suffix != ".lock"] == []
     assert kept.exists()
     start(danlu, project)
     assert run_inside(danlu, project, "ls /lost", check=False) == ""
@@ -649,7 +641,7 @@ def test_services_restart_and_have_logs(danlu: Danlu, project: Path) -> None:
 
 @pytest.mark.parametrize("engine_setup", ["embedded"], indirect=True)
 def test_followed_logs_end_when_the_environment_is_removed(
-    danlu: Danlu, project: Path, home: Path
+    danlu: Danlu, project: Path, box_home: Path
 ) -> None:
     environment = start(danlu, project)
     danlu("stop", "digits", cwd=project)
@@ -657,7 +649,7 @@ def test_followed_logs_end_when_the_environment_is_removed(
     danlu("start", "digits", cwd=project)
     wait_for(lambda: "hello" in danlu("logs", "digits", "hello", cwd=project).stdout)
     command = [sys.executable, "-m", "danlu", "logs", "-f", "digits"]
-    variables = {**os.environ, "DANLU_HOME": str(home)}
+    variables = {**os.environ, "DANLU_HOME": str(box_home)}
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline()

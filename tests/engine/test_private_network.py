@@ -5,15 +5,12 @@ from __future__ import annotations
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.store import Store
-from tests.conftest import Danlu, program_in
-from tests.jobs.containers.engine_rig import image, paths_of
+from tests.conftest import Danlu
 from tests.ports import free_port
 
 pytestmark = [
@@ -21,24 +18,6 @@ pytestmark = [
     pytest.mark.needs("busybox", "slirp4netns", "tun"),
     pytest.mark.timeout(120),
 ]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home whose store has the image ``box:1``."""
-    home = tmp_path / "home"
-    digest = image(home)
-    with Store.open(paths_of(home).store) as store:
-        store.tag("box:1", digest)
-    return home
-
-
-@pytest.fixture
-def danlu(home: Path) -> Iterator[Danlu]:
-    run = program_in(home)
-    yield run
-    for name in run("ps", "-q", cwd=home).stdout.split():
-        run("down", "--grace", "0", name, cwd=home)
 
 
 @pytest.fixture
@@ -80,9 +59,9 @@ def test_servers_of_this_machine_are_out_of_reach(danlu: Danlu, project: Path) -
         assert danlu("exec", "-n", "digits", *command, cwd=project, check=False).returncode != 0
 
 
-def test_ssh_forwards_ports_of_the_environment(danlu: Danlu, home: Path, project: Path) -> None:
+def test_ssh_forwards_ports_of_the_environment(danlu: Danlu, box_home: Path, project: Path) -> None:
     start_server(danlu, project, "digits")
-    config = home / "config/ssh.d/digits.conf"
+    config = box_home / "config/ssh.d/digits.conf"
     command = ["ssh", "-F", str(config), "-W", "127.0.0.1:8000", "digits.danlu"]
     request = b"GET /page HTTP/1.0\r\n\r\n"
     result = subprocess.run(command, input=request, capture_output=True, check=False)
@@ -102,7 +81,7 @@ def test_a_proxy_of_this_machine_is_reached(
     assert result.stdout == "inside\n"
 
 
-def test_network_is_restored_after_a_restart(danlu: Danlu, home: Path, project: Path) -> None:
+def test_network_is_restored_after_a_restart(danlu: Danlu, box_home: Path, project: Path) -> None:
     port = free_port()
     start_server(danlu, project, "digits", "-p", f"{port}:8000")
     danlu("stop", "digits", cwd=project)
@@ -110,7 +89,7 @@ def test_network_is_restored_after_a_restart(danlu: Danlu, home: Path, project: 
     serve = ("busybox", "httpd", "-p", "8000", "-h", "/workspace")
     danlu("exec", "-n", "digits", *serve, cwd=project)
     assert read_page(port) == "inside\n"
-    assert EnvironmentDirectory(home / "environments/digits").read_spec().network == "private"
+    assert EnvironmentDirectory(box_home / "environments/digits").read_spec().network == "private"
 
 
 def test_other_engines_have_no_private_network(danlu: Danlu, project: Path) -> None:

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.store import Store
-from tests.conftest import Danlu, program_in
-from tests.jobs.containers.engine_rig import image, paths_of
+from tests.conftest import Danlu
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -25,22 +23,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home whose store has the image ``box:1``."""
-    home = tmp_path / "home"
-    digest = image(home)
-    with Store.open(paths_of(home).store) as store:
-        store.tag("box:1", digest)
-    return home
-
-
-@pytest.fixture
-def danlu(home: Path) -> Danlu:
-    return program_in(home)
-
-
-@pytest.fixture
-def project(tmp_path: Path, home: Path, danlu: Danlu) -> Iterator[Path]:
+def project(tmp_path: Path, box_home: Path, danlu: Danlu) -> Iterator[Path]:
     """The project of a running environment that is entered without the program."""
     project = tmp_path / "digits"
     project.mkdir()
@@ -48,7 +31,7 @@ def project(tmp_path: Path, home: Path, danlu: Danlu) -> Iterator[Path]:
     danlu("up", "-d", cwd=project)
     try:
         # No stamp is written for files that have just changed: another change may have that time.
-        wait_for(lambda: enter_shell(project, home) == (4, False))
+        wait_for(lambda: enter_shell(project, box_home) == (4, False))
         yield project
     finally:
         danlu("down", "--grace", "0", "digits", cwd=project)
@@ -88,74 +71,79 @@ def run_program(
 
 @pytest.mark.parametrize("selection", [(), ("-n", "digits")])
 def test_exec_finds_the_same_environment_for_any_program(
-    danlu: Danlu, project: Path, home: Path, selection: tuple[str, ...]
+    danlu: Danlu, project: Path, box_home: Path, selection: tuple[str, ...]
 ) -> None:
-    wait_for(lambda: not run_program(project, home, "exec", *selection, "true")[1])
-    done, loaded = run_program(project, home, "exec", *selection, "--", "sh", "-c", "cat; exit 7")
+    wait_for(lambda: not run_program(project, box_home, "exec", *selection, "true")[1])
+    done, loaded = run_program(
+        project, box_home, "exec", *selection, "--", "sh", "-c", "cat; exit 7"
+    )
     assert (done.stdout, done.returncode, loaded) == ("in", 7, False)
-    done, loaded = run_program(project, home, "exec", *selection, "nosuch")
+    done, loaded = run_program(project, box_home, "exec", *selection, "nosuch")
     assert (done.returncode, loaded) == (127, False)
     assert "nosuch: not found" in done.stderr
 
     danlu("context", "create", "box", "--engine", "embedded", cwd=project)
-    assert run_program(project, home, "exec", *selection, "true")[1]
+    assert run_program(project, box_home, "exec", *selection, "true")[1]
     danlu("stop", "digits", cwd=project)
-    done, loaded = run_program(project, home, "exec", *selection, "true")
+    done, loaded = run_program(project, box_home, "exec", *selection, "true")
     assert (done.returncode, loaded) == (125, True)
     assert "environment digits is not running" in done.stderr
 
 
 def test_exec_in_another_directory_is_decided_again(
-    project: Path, home: Path, tmp_path: Path
+    project: Path, box_home: Path, tmp_path: Path
 ) -> None:
-    wait_for(lambda: not run_program(project, home, "exec", "true")[1])
+    wait_for(lambda: not run_program(project, box_home, "exec", "true")[1])
     (other := tmp_path / "other").mkdir()
-    done, loaded = run_program(other, home, "exec", "true")
+    done, loaded = run_program(other, box_home, "exec", "true")
     assert (done.returncode, loaded) == (125, True)
 
 
 def test_ssh_clients_reach_a_running_environment_of_this_machine(
-    danlu: Danlu, project: Path, home: Path
+    danlu: Danlu, project: Path, box_home: Path
 ) -> None:
     words = ("ssh", "--stdio", "digits")
-    done, _ = run_program(project, home, *words, DANLU_CONTEXT="local")
+    done, _ = run_program(project, box_home, *words, DANLU_CONTEXT="local")
     assert done.stdout.startswith("SSH-2.0-danlu"), done.stderr
     # Only to report that the client did not log in.
     assert "danlu.cli.ssh\n" not in done.stderr
     danlu("stop", "digits", cwd=project)
-    done, loaded = run_program(project, home, *words, DANLU_CONTEXT="local")
+    done, loaded = run_program(project, box_home, *words, DANLU_CONTEXT="local")
     assert loaded
     assert "environment digits is not running" in done.stderr
 
 
-def test_a_changed_build_file_is_evaluated(project: Path, home: Path) -> None:
+def test_a_changed_build_file_is_evaluated(project: Path, box_home: Path) -> None:
     with (project / "build.envd").open("a") as file:
         file.write("# a comment\n")
-    assert enter_shell(project, home) == (4, True)
+    assert enter_shell(project, box_home) == (4, True)
 
 
-def test_a_stopped_environment_is_started(danlu: Danlu, project: Path, home: Path) -> None:
+def test_a_stopped_environment_is_started(danlu: Danlu, project: Path, box_home: Path) -> None:
     danlu("stop", "digits", cwd=project)
-    assert enter_shell(project, home) == (4, True)
-    assert enter_shell(project, home) == (4, False)
+    assert enter_shell(project, box_home) == (4, False)
+    danlu("stop", "digits", cwd=project)
+    danlu("up", "-d", "--env", "A=1", cwd=project)
+    danlu("stop", "digits", cwd=project)
+    assert enter_shell(project, box_home) == (4, True)
 
 
-def test_another_command_line_is_not_answered(project: Path, home: Path) -> None:
-    assert enter_shell(project, home, "--env", "A=1") == (4, True)
-    assert enter_shell(project, home, "--env", "A=1") == (4, True)
-    assert enter_shell(project, home) == (4, False)
+def test_another_command_line_is_not_answered(project: Path, box_home: Path) -> None:
+    assert enter_shell(project, box_home, "--env", "A=1") == (4, True)
+    assert enter_shell(project, box_home, "--env", "A=1") == (4, True)
+    assert enter_shell(project, box_home) == (4, False)
 
 
-def test_a_new_context_is_used(danlu: Danlu, project: Path, home: Path) -> None:
+def test_a_new_context_is_used(danlu: Danlu, project: Path, box_home: Path) -> None:
     danlu("context", "create", "box", "--engine", "embedded", cwd=project)
-    assert enter_shell(project, home) == (4, True)
+    assert enter_shell(project, box_home) == (4, True)
 
 
 def test_changed_settings_of_the_environment_are_compared(
-    danlu: Danlu, project: Path, home: Path
+    danlu: Danlu, project: Path, box_home: Path
 ) -> None:
     danlu("stop", "digits", cwd=project)
     danlu("up", "-d", "--env", "A=1", cwd=project)
-    assert enter_shell(project, home) == (4, True)
+    assert enter_shell(project, box_home) == (4, True)
     # The note that this environment has another variable than asked for is repeated.
-    assert enter_shell(project, home) == (4, True)
+    assert enter_shell(project, box_home) == (4, True)

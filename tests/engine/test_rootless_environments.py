@@ -13,8 +13,9 @@ from danlu.commands.environments.spec import UpOptions
 from danlu.commands.environments.up import start_environment
 from danlu.commands.settings import load_settings
 from danlu.commands.vscode import add_archives
-from danlu.engine.environment_control import ExecConnection
+from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.types import ExecRequest
 from danlu.store import Store
 from tests.fakes.vscode_archives import COMMIT, make_server
@@ -33,7 +34,8 @@ def run_script(environment: EnvironmentDirectory, script: str) -> str:
     reading, writing = os.pipe()
     with open(os.devnull, "rb") as null:
         streams = null.fileno(), writing, writing
-        connection = ExecConnection.open(environment, ExecRequest(("sh", "-c", script)), streams)
+        request = encode_exec(ExecRequest(("sh", "-c", script)))
+        connection = ExecConnection.open(environment.directory, request, streams)
     os.close(writing)
     with open(reading) as output:
         text = output.read()

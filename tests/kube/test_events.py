@@ -197,58 +197,6 @@ async def test_recording_never_waits(virtual_time_client: Client) -> None:
     assert recorder.dropped == 500
 
 
-# -- events that another recorder sends
-
-
-async def test_a_stored_event_is_sent_once_by_the_process_that_resumes_it(
-    virtual_time_client: Client,
-) -> None:
-    """The stored entry does not tell whether the first recorder sent the event."""
-    first = EventRecorder(virtual_time_client, "tests")
-    entry = first.prepare(JOB, "Warning", "Failed", "no")
-    first.event(JOB, "Warning", "Failed", "no", name=entry.name)
-    assert first.list_unsent(JOB) == (entry,)
-    for _ in range(2):
-        async with record_events(virtual_time_client) as second:
-            second.resume(JOB, entry)
-            second.resume(JOB, entry)
-        assert second.list_unsent(JOB) == ()
-    async with anyio.create_task_group() as group:
-        group.start_soon(first.run)
-        with anyio.fail_after(60):
-            await first.drain()
-        group.cancel_scope.cancel()
-    assert [(event["reason"], event["count"]) for event in await events(virtual_time_client)] == [
-        ("Failed", 1)
-    ]
-
-
-async def test_a_repeated_event_is_counted_by_the_process_that_resumes_it(
-    virtual_time_client: Client,
-) -> None:
-    async with record_events(virtual_time_client) as first:
-        first.event(JOB, "Warning", "Restarting", "again")
-    entry = first.prepare(JOB, "Warning", "Restarting", "again")
-    assert entry.count == 2
-    async with record_events(virtual_time_client) as second:
-        second.resume(JOB, entry)
-    async with record_events(virtual_time_client) as third:
-        third.resume(JOB, entry)
-        third.event(JOB, "Warning", "Restarting", "again")
-    assert [(event["reason"], event["count"]) for event in await events(virtual_time_client)] == [
-        ("Restarting", 3)
-    ]
-
-
-async def test_preparing_an_event_records_nothing(virtual_time_client: Client) -> None:
-    async with record_events(virtual_time_client) as recorder:
-        for number in range(12):
-            recorder.prepare(JOB, "Normal", "Created", str(number))
-        recorder.event(JOB, "Normal", "Created", "at last")
-    (event,) = await events(virtual_time_client)
-    assert event["message"] == "at last"
-
-
 @pytest.mark.parametrize(("busy", "sent"), [(False, 10), (True, 2)])
 async def test_events_yield_to_busy_controllers(clock: VirtualClock, busy: bool, sent: int) -> None:
     """A fifth of the time of one connection, until an operator that ends sends the rest."""

@@ -69,7 +69,13 @@ CALLS = [
         "numpy<2",
     ),
     ("install.conda_packages(['a'], env_file='e')", "cannot be combined", "env_file='e'", ""),
-    ("install.conda_packages(env_file='e.txt')", "neither a YAML file", "env_file='e.txt'", ".yml"),
+    ("install.conda_packages(env_file='e.txt')", "not a YAML file", "env_file='e.txt'", ".yml"),
+    (
+        "install.conda_packages(env_file='pixi.toml')",
+        "not a YAML file",
+        "env_file='pixi.toml'",
+        "export",
+    ),
     ("install.conda_packages(['-c', 'x'])", "'-c' is an option", "['-c', 'x']", "channel="),
     ("install.conda_packages(['a'], channel=[''])", "empty channel", "channel=['']", ""),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from danlu.errors import UsageError
+from danlu.notebook.cell_code import parse_code
 from danlu.notebook.parser import is_help_request, parse_cell, parse_distributed
 from danlu.notebook.types import Cell, CellOptions, ReplicaOptions
 
@@ -136,7 +137,7 @@ def test_ordinary_cells_do_not_load_framework_plugins(monkeypatch: pytest.Monkey
         "%worker=2;%memory=2Gi;%cpu=1;\n%framework=pytorch;",
         "%worker=2;cpu=1;memory=2Gi\n%framework=torch",
         "%kubeflow framework=pytorch\n%kubeflow worker=2;%cpu=1;%memory=2Gi",
-        "x = 1\n%worker=2;%cpu=1;%memory=2Gi\n\ny = 2\n%framework=pytorch",
+        "%matplotlib inline\n%worker=2;%cpu=1;%memory=2Gi\n# next\n%framework=pytorch",
         "# first\n\n%framework=pytorch\n%worker=2;%cpu=1;%memory=2Gi",
     ],
 )
@@ -184,6 +185,13 @@ def test_one_directive_makes_a_job() -> None:
     assert job("%cpu=1\nimport torch\n").options == CellOptions(cpu="1")
 
 
+def test_directives_end_where_the_code_begins() -> None:
+    cell = job("%worker=1\nx = 1\n%cpu=2\n")
+    assert (cell.options.cpu, cell.code) == ("", "\nx = 1\n%cpu=2\n")
+    with pytest.raises(SyntaxError, match="write %cpu=2 above the code"):
+        parse_code(cell.code)
+
+
 # -- byte for byte --------------------------------------------------------------------------------
 
 BYTES = {
@@ -192,7 +200,7 @@ BYTES = {
     "only keys, without an end": "%worker=1",
     "crlf": "%worker=1\r\n\r\nx = 1\r\n",
     "cr": "%worker=1\r\rx = 1\r",
-    "mixed ends": "x\r\n%worker=1\ny\r%cpu=1\r\nz",
+    "mixed ends": "#x\r\n%worker=1\n#y\r%cpu=1\r\nz",
     "blanks": "%worker=1 \nx = 1  \n\t\n  \n",
     "tabs": "%worker=1\t\nif x:\n\ty\t\n",
     "form feeds": "%worker=1\n\f\nx\f\n\x0b\n",
@@ -214,7 +222,7 @@ def test_everything_but_directives_is_kept_byte_for_byte(text: str) -> None:
 
 
 def test_mixed_line_endings_keep_line_numbers() -> None:
-    assert job("x\r%worker=1\ny\r\n").code == "x\r\r\ny\r\n"
+    assert job("\r%worker=1\n\ny\r\n").code == "\r\r\n\ny\r\n"
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -224,7 +232,8 @@ def test_mixed_line_endings_keep_line_numbers() -> None:
     ("text", "message", "hint"),
     [
         ("%framwork=pytorch\nx", "line 1: unknown option %framwork", "did you mean %framework?"),
-        ("x\n%wroker=2\n", "line 2: unknown option %wroker", "did you mean %worker?"),
+        ("# x\n%wroker=2\n", "line 2: unknown option %wroker", "did you mean %worker?"),
+        ("x = 1\n%worker=2\n", "line 2: %worker comes after code", "move it to the first lines"),
         ("%workers=2", "line 1: unknown option %workers", "did you mean %worker?"),
         ("%worker=2\n%memroy=1Gi", "line 2: unknown option %memroy", "did you mean %memory?"),
         (

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from danlu.errors import UsageError
 from danlu.notebook.cell_code import parse_code
 from danlu.notebook.options import OPTIONS
-from danlu.notebook.parser import parse_cell, parse_distributed
-from danlu.notebook.tokenizer import split_lines
+from danlu.notebook.parser import parse_cell, parse_distributed, split_lines
 from danlu.notebook.types import Cell, CellOptions, ReplicaOptions
 
 # -- any text -------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ def test_job_code_differs_from_its_cell_only_in_blanked_lines(text: str) -> None
         assert [line.end for line in after] == [line.end for line in before]
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old.text != new.text]
     assert all(new.text == "" for _, new in changed)
-    assert all(old.starts_logical_line and old.text.startswith("%") for old, _ in changed)
+    assert all(old.is_leading and old.text.startswith("%") for old, _ in changed)
     assert parse_cell(cell.code) is None
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from danlu.kube.client import Client
 from danlu.kube.manager import Manager
-from danlu.kube.patch import merge_patch
 from danlu.kube.resources import EVENTS, PODS, SERVICES
 from danlu.kube.watch import ListOptions
 from danlu.operator.reconcile import Reconciler
@@ -111,7 +110,7 @@ async def test_a_job_comes_to_its_end_all_the_same(
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["written", "lost"])
-async def test_an_event_is_recorded_once_when_its_status_write_gets_no_response(
+async def test_an_event_is_recorded_when_its_status_write_gets_no_response(
     arrives: bool, site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1)
@@ -130,7 +129,7 @@ async def test_an_event_is_recorded_once_when_its_status_write_gets_no_response(
     (event,) = [
         event for event in await site.all_of(EVENTS) if event["reason"] == "PyTorchJobSucceeded"
     ]
-    assert event["count"] == 1
+    assert event["count"] == (1 if arrives else 2), "the same is decided again if it was lost"
 
 
 async def test_a_persistent_rejection_is_retried_with_backoff(
@@ -375,7 +374,6 @@ async def test_a_day_passes_without_growth(
         assert isinstance(reconciler, Reconciler)
         assert len(reconciler.decoder) == len(reconciler.status_cache) == 1
         assert len(reconciler.expectations) == len(reconciler.deleted_pods) == 0
-        assert len(reconciler.pending_events) <= 1
         assert len(reconciler.applier.dependents) <= 1
 
 
@@ -392,44 +390,3 @@ async def test_existing_pods_of_the_job_are_not_created_twice(site: OperatorName
         assert len(await site.all_of(SERVICES)) == 3
         async with Client(site.operator, manager="tests") as client:
             assert len((await client.list(PODS, ListOptions(site.space))).items) == 3
-
-
-LISTED = {
-    "name": "job.1",
-    "type": "Warning",
-    "reason": "Listed",
-    "message": "x",
-    "firstTimestamp": "2026-01-01T00:00:00Z",
-    "lastTimestamp": "2026-01-01T00:00:00Z",
-}
-
-
-@pytest.mark.parametrize(
-    ("listed", "told"),
-    [
-        ([LISTED], 1),
-        ([LISTED, LISTED], 1),
-        ([{**LISTED, "name": "other.1"}], 0),
-        ([{**LISTED, "lastTimestamp": "2025-12-31T23:40:00Z"}], 0),
-        ([{**LISTED, "lastTimestamp": "2026-01-01T00:00:00"}], 0),
-        ([{**LISTED, "lastTimestamp": "yesterday"}], 0),
-        ([{**LISTED, "type": "Loud"}], 0),
-        ([{**LISTED, "name": f"job.{number}"} for number in range(100)], 16),
-        ("none", 0),
-    ],
-)
-async def test_only_recent_events_of_the_job_itself_are_taken_from_its_status(
-    site: OperatorNamespace, listed: object, told: int
-) -> None:
-    """Users who may write a status must not make the operator write events of other objects."""
-    await site.submit("PyTorchJob", Worker=1)
-    patch = merge_patch({"status": {"recentEvents": listed}})
-    await site.client.patch(
-        jobs("PyTorchJob"), "job", patch, namespace=site.space, subresource="status"
-    )
-    async with site.operator_runs():
-        await site.wait_for_pods("job-worker-0")
-        await site.run()
-        await site.wait_for_state("Running")
-        await site.pass_time(5)
-        assert len(await site.messages("Listed")) == told

@@ -148,60 +148,6 @@ async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(
         assert len(await site.messages("SuccessfulCreatePod")) == 1
 
 
-class HeldEvents:
-    """Keeps the events of an operator from being sent, or their answers from being heard."""
-
-    def __init__(self, candidate: OperatorCandidate, *, arrive: bool) -> None:
-        self.held = 0
-        self._send = candidate.client.transport.send
-        self._arrive = arrive
-        candidate.client.transport.send = self.send  # type: ignore[method-assign]
-
-    async def send(self, request: ApiRequest) -> bytes:
-        if request.path.endswith("/events"):
-            self.held += 1
-            if self._arrive:
-                await self._send(request)
-            await anyio.sleep_forever()
-        return await self._send(request)
-
-
-@pytest.mark.parametrize("arrive", [False, True], ids=["not sent", "sent"])
-async def test_events_that_a_leader_could_not_send_are_sent_by_its_successor_once(
-    site: OperatorNamespace, arrive: bool
-) -> None:
-    async with candidates(site) as (first, second):
-        held = HeldEvents(first, arrive=arrive)
-        await site.submit("PyTorchJob", policy="OnFailure", Master=1, Worker=1)
-        await site.wait_for_pods("job-master-0", "job-worker-0")
-        await site.run()
-        await site.wait_for_state("Running")
-        uid = await site.uid("job-worker-0")
-        await site.end("job-worker-0", code=137)
-        await site.wait_for_recreation("job-worker-0", uid)
-        await site.run()
-        await site.wait_for_state("Running")
-        await site.end()
-        await site.wait_for_state("Succeeded")
-        assert held.held
-        first.cut()
-
-        async def second_leads() -> bool:
-            return second.election.is_leader
-
-        await site.eventually(second_leads)
-        assert first.lost
-        await site.wait_for_event("PyTorchJobSucceeded")
-        await site.pass_time(5)
-        for reason, number in (
-            # The pods at first, and the one that was made again.
-            ("SuccessfulCreatePod", 2),
-            ("PyTorchJobRestarting", 1),
-            ("PyTorchJobSucceeded", 1),
-        ):
-            assert len(await site.messages(reason)) == number, reason
-
-
 async def test_a_leader_that_is_stopped_sends_its_events_before_it_hands_over(
     site: OperatorNamespace,
 ) -> None:

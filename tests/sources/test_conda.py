@@ -20,7 +20,7 @@ from danlu.resolve.conda import choose_virtual_packages
 from danlu.sources.conda.channels import ChannelSettings, read_channel_settings
 from danlu.sources.conda.solve import CondaRequest, CondaSpec, solve_packages
 from danlu.sources.conda.unpack import unpack_package
-from danlu.sources.environment_file import CondaEnvironmentFile, parse_environment_file
+from danlu.sources.environment_file import parse_environment_file
 from danlu.util.config import Configuration, MirrorConfig
 from tests.fakes.conda import PLACEHOLDER, CondaFile, index_channel, write_package
 from tests.lang.support import envd
@@ -137,16 +137,14 @@ def test_cuda_of_the_build_file_is_condas_unless_its_variable_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_cuda = envd('def build():\n    base(os="debian12")\n    install.cuda("12.4.1")\n')
-    manifest = CondaEnvironmentFile(virtual_packages={"__glibc": "2.28"})
     monkeypatch.delenv("CONDA_OVERRIDE_CUDA", raising=False)
-    assert choose_virtual_packages(with_cuda, ()) == {"__cuda": "12.4"}
+    assert choose_virtual_packages(with_cuda) == {"__cuda": "12.4"}
     monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "11.8")
-    assert choose_virtual_packages(with_cuda, (manifest,)) == {
-        "__cuda": "11.8",
-        "__glibc": "2.28",
-    }
+    monkeypatch.setenv("CONDA_OVERRIDE_GLIBC", "2.28")
+    assert choose_virtual_packages(with_cuda) == {"__cuda": "11.8", "__glibc": "2.28"}
+    monkeypatch.delenv("CONDA_OVERRIDE_GLIBC")
     monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "")
-    assert choose_virtual_packages(with_cuda, ()) == {"__cuda": ""}
+    assert choose_virtual_packages(with_cuda) == {"__cuda": ""}
 
 
 async def test_a_base_without_glibc_is_refused(channel: Path, tmp_path: Path) -> None:

@@ -50,3 +50,38 @@ def test_child_is_killed_on_cancel() -> None:
     anyio.run(main)
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], signal.SIGCONT)
+
+
+def test_a_stuck_program_is_given_up() -> None:
+    idle: list[float] = []
+
+    def is_stuck(seconds: float) -> bool:
+        idle.append(seconds)
+        return len(idle) > 2
+
+    async def main() -> None:
+        # The grandchild keeps the pipes open.
+        await run(["sh", "-c", "sleep 1000 & wait"], is_stuck=is_stuck)
+
+    with pytest.raises(TimeoutError, match="sh is stuck"):
+        anyio.run(main)
+    assert idle == sorted(idle)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["while :; do echo line; sleep 0.05; done", "while :; do :; done"],
+    ids=["writes", "computes"],
+)
+def test_a_program_that_does_something_is_not_stuck(program: str) -> None:
+    active: list[bool] = []
+
+    def is_stuck(seconds: float) -> bool:
+        active.append(seconds == 0)
+        return active.count(True) > 1
+
+    async def main() -> None:
+        await run(["bash", "-c", program], is_stuck=is_stuck)
+
+    with pytest.raises(TimeoutError):
+        anyio.run(main)

@@ -176,7 +176,7 @@ class _Install:
             name: packages as in `conda install`: `numpy=1.26`, `conda-forge::gcc`
             channel: channels to use before the configured ones: names, URLs, or directories
                 (`./channel`)
-            env_file: path of an `environment.yml` or `pixi.toml` in the project
+            env_file: path of an `environment.yml` in the project
 
         Example:
             install.conda_packages(["gcc"], channel=["conda-forge"])

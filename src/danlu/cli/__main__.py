@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gc.set_threshold(_GC_THRESHOLD, 20, 20)
         from danlu.cli import program
     except KeyboardInterrupt:
+        # As the program does once it is loaded.
+        print("interrupted", file=sys.stderr)
         return 130
     if arguments is not None:
         return program.run(list(arguments))

@@ -48,7 +48,7 @@ def find_answer(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Return the answer in the stamp of the same command line, if nothing it depends on changed."""
     try:
         key = _describe_invocation(arguments)
-        data = _data_directory()
+        data = data_directory()
         with open(_stamp_path(data, key), encoding="utf-8") as file:
             stamp = json.load(file)
         if stamp["key"] != key or not _is_current(stamp, data):
@@ -73,7 +73,7 @@ def write_stamp(
     time) are from before these were read.
     """
     try:
-        key, data = _describe_invocation(arguments), _data_directory()
+        key, data = _describe_invocation(arguments), data_directory()
         stats = {str(path): _describe_file(str(path)) for path in depends_on}
         if not epoch or any(
             stat is not None and _may_have_changed_since(started, stat[_CTIME_INDEX])
@@ -152,7 +152,8 @@ def _describe_file(path: str) -> list[int] | None:
     ]
 
 
-def _data_directory() -> str:
+def data_directory() -> str:
+    """Return :attr:`danlu.util.paths.Paths.data`."""
     home = os.environ.get("DANLU_HOME")
     if home:
         return os.path.abspath(home)

@@ -1,23 +1,23 @@
-"""Enter running environments without loading the program: ``danlu up``, ``exec`` and ``ssh``.
+"""Enter environments without loading the program: ``danlu up``, ``exec`` and ``ssh``.
 
 The stamp (:mod:`danlu.cli.command_stamp`) of a repeated ``up`` or ``exec`` shows that the project,
 the environment's settings and the command line are unchanged, whatever program ``exec`` runs. The
-supervisor is asked whether the environment runs. SSH clients name their environment.
+lock of the supervisor says whether the environment runs; ``up`` starts a stopped one, and leaves it
+to the program to do it again if that fails. SSH clients name their environment.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from pathlib import Path
 
-from danlu.cli.command_stamp import find_answer
-from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.foreground_exec import run_in_foreground, terminal_request
-from danlu.engine.types import ExecRequest
-from danlu.errors import DanluError
+from danlu.cli.command_stamp import data_directory, find_answer
+from danlu.engine.control_client import SUPERVISOR_LOCK
+from danlu.engine.foreground_exec import run_in_foreground, terminal_variables
+from danlu.engine.ssh.connection_client import serve_by_listener
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
-from danlu.util.paths import Paths
+from danlu.util.locks import lock_is_held
 
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
@@ -33,12 +33,19 @@ def answer_environment_command(arguments: Sequence[str]) -> int | None:
 
     Returns None for other commands, and if the program has to decide what to do.
     """
-    if list(arguments[:2]) == ["ssh", "--stdio"]:
-        return _serve_ssh(arguments)
-    if arguments[:1] and arguments[0] == "exec":
-        return _run_program(arguments)
-    if "up" in arguments[:2]:
-        return _open_shell(arguments)
+    code = None
+    try:
+        if list(arguments[:2]) == ["ssh", "--stdio"]:
+            return _serve_ssh(arguments)
+        if arguments[:1] and arguments[0] == "exec":
+            code = _EXIT_NOT_STARTED
+            return _run_program(arguments)
+        if "up" in arguments[:2]:
+            return _open_shell(arguments)
+    except Exception as error:
+        from danlu.cli.program import report_error
+
+        return report_error(arguments, error, code)
     return None
 
 
@@ -66,17 +73,13 @@ def _run_program(arguments: Sequence[str]) -> int | None:
     answer = find_answer(split[0]) if split else None
     if split is None or answer is None:
         return None
+    attached = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     try:
-        environment = EnvironmentDirectory(Path(answer["environment"]))
-        if not environment.is_running():
-            return None
-        attached = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-        request = terminal_request(split[1]) if attached else ExecRequest(split[1])
-        return run_in_foreground(environment, request)
-    except KeyError:
+        directory = answer["environment"]
+        request = _encode_exec(split[1], terminal=attached)
+    except (KeyError, UnicodeEncodeError):
         return None
-    except DanluError as error:
-        return _report_failure(arguments, error, _EXIT_NOT_STARTED)
+    return run_in_foreground(directory, request, terminal=attached) if _runs(directory) else None
 
 
 def _open_shell(arguments: Sequence[str]) -> int | None:
@@ -86,44 +89,50 @@ def _open_shell(arguments: Sequence[str]) -> int | None:
     if answer is None:
         return None
     try:
-        environment = EnvironmentDirectory(Path(answer["environment"]))
-        before, after = answer["before"], answer["after"]
-        if not environment.is_running():
-            return None
-        _write_stderr(before)
-        code = run_in_foreground(environment, terminal_request(()))
-        if environment.is_running():
-            _write_stderr(after)
+        directory, before, after = answer["environment"], answer["before"], answer["after"]
     except KeyError:
         return None
-    except DanluError as error:
-        return _report_failure(arguments, error)
+    if not _runs(directory):
+        if "starts" not in answer:
+            return None
+        from danlu.cli.environment_start import start_as_before
+
+        if not start_as_before(arguments, answer):
+            return None
+    _write_stderr(before)
+    code = run_in_foreground(directory, _encode_exec((), terminal=True), terminal=True)
+    if _runs(directory):
+        _write_stderr(after)
     return code
 
 
 def _serve_ssh(arguments: Sequence[str]) -> int | None:
     """Serve the SSH client of a running environment of this machine."""
-    from danlu.engine.ssh.connection_client import serve_by_listener
-    from danlu.engine.ssh.keys import environment_keys
-
     is_local = sys.platform == "linux" and os.environ.get(CONTEXT_VARIABLE) == LOCAL_CONTEXT
     if not is_local or len(arguments) != 3 or "/" in arguments[2]:
         return None
-    environment = EnvironmentDirectory(Paths.of().environments / arguments[2])
-    if not environment.directory.is_dir() or not environment.is_running():
+    directory = os.path.join(data_directory(), "environments", arguments[2])
+    if not _runs(directory):
         return None
-    try:
-        environment_keys(environment).create_missing(environment.name)
-        serve_by_listener(environment)
-    except DanluError as error:
-        return _report_failure(arguments, error)
+    serve_by_listener(directory)
     return 0
 
 
-def _report_failure(arguments: Sequence[str], error: DanluError, code: int | None = None) -> int:
-    from danlu.cli.program import report_error
+def _runs(directory: str) -> bool:
+    return lock_is_held(os.path.join(directory, SUPERVISOR_LOCK))
 
-    return report_error(arguments, error, code)
+
+def _encode_exec(args: Sequence[str], *, terminal: bool) -> bytes:
+    """Do what :func:`danlu.engine.environment_control.encode_exec` does, without its imports.
+
+    Raises :class:`UnicodeEncodeError` if an argument is not UTF-8.
+    """
+    request = {
+        "args": args,
+        "environment": terminal_variables() if terminal else {},
+        "terminal": terminal,
+    }
+    return json.dumps({"type": "exec", "exec": request}, ensure_ascii=False).encode()
 
 
 def _write_stderr(text: str) -> None:

@@ -14,8 +14,9 @@ from danlu.cli.options import environment_name_option, user_option, verbosity_op
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import Session, current_session
 from danlu.commands.project import BUILD_FILES
+from danlu.engine.environment_control import encode_exec, terminal_request
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.foreground_exec import run_in_foreground, terminal_request
+from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
 from danlu.util.epoch import read_epoch
 
@@ -42,7 +43,8 @@ def command(name: str, user: str, workdir: str, args: tuple[str, ...]) -> int:
         request = terminal_request(args, user=user, directory=workdir)
     else:
         request = ExecRequest(args, user=user, directory=workdir)
-    return run_in_foreground(environment, request)
+    directory = environment.directory
+    return run_in_foreground(directory, encode_exec(request), terminal=request.terminal)
 
 
 def _write_stamp(

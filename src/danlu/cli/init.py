@@ -44,7 +44,7 @@ _MAX_LISTED_NAMES = 8
 def command(source: Path | None, template: str | None, python: bool, force: bool) -> None:
     """Generate a build file for this project.
 
-    Reads requirements.txt, pyproject.toml, environment.yml, pixi.toml, a Dockerfile or a notebook;
+    Reads requirements.txt, pyproject.toml, environment.yml, a Dockerfile or a notebook;
     without any of them, the imports of the project's programs. With --from also a
     devcontainer.json, or the directory .devcontainer. Nothing is installed or downloaded.
 

@@ -53,12 +53,15 @@ def run(arguments: list[str]) -> int:
 
 
 def report_error(
-    arguments: Sequence[str], error: DanluError, failure_code: int | None = None
+    arguments: Sequence[str], error: Exception, failure_code: int | None = None
 ) -> int:
     """Print the error of a command that ran without this module, and return the exit code.
 
-    That is ``failure_code`` if given, else the error's.
+    That is ``failure_code`` if given, else the error's. Raises errors that are no
+    :class:`DanluError`.
     """
+    if not isinstance(error, DanluError):
+        raise error
     session = Session(list(arguments))
     session.failure_code = failure_code
     try:

@@ -25,7 +25,8 @@ from danlu.cli.session import current_session
 from danlu.commands.environments.jupyter import format_jupyter_url, wait_for_jupyter
 from danlu.commands.environments.spec import UpOptions
 from danlu.commands.environments.up import start_environment
-from danlu.engine.foreground_exec import run_in_foreground, terminal_request
+from danlu.engine.environment_control import encode_exec, terminal_request
+from danlu.engine.foreground_exec import run_in_foreground
 from danlu.util.config import NetworkName
 
 
@@ -156,9 +157,11 @@ def command(
                 "environment": str(result.environment.directory),
                 "before": "" if run.quiet or not before else f"{before}\n",
                 "after": "" if run.quiet else f"{after}\n",
+                **({"starts": "alone"} if result.starts_alone else {}),
             },
         )
-    code = run_in_foreground(result.environment, terminal_request(()))
+    request = encode_exec(terminal_request(()))
+    code = run_in_foreground(result.environment.directory, request, terminal=True)
     if result.environment.is_running():
         run.terminal.info(after)
     return code

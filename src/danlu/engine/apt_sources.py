@@ -8,6 +8,7 @@ mounted into it; a mount never becomes part of an image.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,16 @@ async def mount_apt_sources(
     mounts = create_apt_sources(view, work)
     await write_apt_sources(mounts, view, config)
     return mounts
+
+
+def list_apt_files() -> Iterator[Path]:
+    """Yield the files from which this machine's apt takes its mirrors."""
+    for name in ("apt.conf", "sources.list"):
+        yield Path("/etc/apt", name)
+        parts = Path("/etc/apt", f"{name}.d")
+        yield parts
+        with suppress(OSError):
+            yield from sorted(parts.iterdir())
 
 
 def create_apt_sources(view: LayerView, work: Path) -> tuple[Mount, ...]:

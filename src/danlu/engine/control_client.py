@@ -1,22 +1,30 @@
 """Requests to a supervisor's control socket (:mod:`danlu.engine.control_socket`).
 
-Every ``danlu exec`` waits for this module, so it does not load an event loop.
+Every ``danlu exec`` waits for this module, so it loads no event loop and no codec of structs.
 """
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Sequence
-from pathlib import Path
 
 from danlu.util.sockets import short_socket_path
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: The supervisor's files in the directory of its environment: the lock is held while it runs.
+SUPERVISOR_LOCK = "supervisor.lock"
+CONTROL_SOCKET = "control.sock"
 
 _CHUNK_SIZE = 1 << 16
 _REQUEST_TIMEOUT = 10.0
 
 
 def connect_control_socket(
-    path: Path, request: bytes, *, descriptors: Sequence[int] = ()
+    path: str | os.PathLike[str], request: bytes, *, descriptors: Sequence[int] = ()
 ) -> socket.socket:
     """Connect and send a request; the response can then be read from the socket.
 
@@ -38,7 +46,7 @@ def connect_control_socket(
     return connection
 
 
-def send_request(path: Path, request: bytes) -> bytes:
+def send_request(path: str | os.PathLike[str], request: bytes) -> bytes:
     """Send a request and return the response.
 
     Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.

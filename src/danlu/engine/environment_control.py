@@ -1,4 +1,4 @@
-"""Requests to an environment's supervisor, and the streams of programs started in it.
+"""Requests to an environment's supervisor, which may come with the streams of a program.
 
 An ``exec`` request comes with the three streams of the program. The client may then send
 ``signal`` and ``resize`` messages on the same connection; the program is killed when the client
@@ -7,20 +7,18 @@ disconnects. The response is the program's exit.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
 
 import msgspec
 
-from danlu.engine.control_client import connect_control_socket, send_request
+from danlu.engine.control_client import send_request
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.foreground_exec import terminal_variables
 from danlu.engine.types import ExecRequest
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.util.fd_limit import fd_shortage_error, is_fd_shortage
 from danlu.util.json_codec import encode
 
-_CHUNK_SIZE = 1 << 12
 _ERRORS: Mapping[int, type[DanluError]] = {
     type.exit_code: type for type in (UsageError, OutsideError, MachineError)
 }
@@ -68,6 +66,17 @@ class SupervisorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     code: int = 0
 
 
+def terminal_request(args: tuple[str, ...], *, user: str = "", directory: str = "") -> ExecRequest:
+    """Return a request for a program in our terminal; without arguments the login shell."""
+    variables = terminal_variables()
+    return ExecRequest(args, environment=variables, user=user, directory=directory, terminal=True)
+
+
+def encode_exec(request: ExecRequest) -> bytes:
+    """Return what is sent to start a program; raise :class:`UsageError` if it is not UTF-8."""
+    return encode(StartExecRequest(request))
+
+
 def request_from_supervisor(
     environment: EnvironmentDirectory, request: SupervisorRequest
 ) -> SupervisorResponse:
@@ -75,7 +84,7 @@ def request_from_supervisor(
     try:
         data = send_request(environment.control_socket, msgspec.json.encode(request))
     except OSError as error:
-        raise _translate_connect_error(error, environment.name) from error
+        raise translate_connect_error(error, environment.name) from error
     response = msgspec.json.decode(data, type=SupervisorResponse)
     raise_response_error(response)
     return response
@@ -87,8 +96,14 @@ def raise_response_error(response: SupervisorResponse) -> None:
         raise _ERRORS.get(response.code, OutsideError)(response.error, hint=response.hint)
 
 
-def _translate_connect_error(error: OSError, name: str) -> DanluError:
+def translate_connect_error(error: OSError, name: str) -> DanluError:
+    """Return the error of a request that did not reach the supervisor of environment ``name``."""
     return fd_shortage_error() if is_fd_shortage(error) else not_running_error(name)
+
+
+def stopped_error() -> OutsideError:
+    """Return the error for a program whose environment was stopped."""
+    return OutsideError("the environment was stopped")
 
 
 def not_running_error(name: str) -> UsageError:
@@ -96,62 +111,3 @@ def not_running_error(name: str) -> UsageError:
     return UsageError(
         f"environment {name} is not running", hint=f"start it with `danlu start {name}`"
     )
-
-
-class ExecConnection:
-    """The connection of one program, for callers without an event loop."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._response = b""
-
-    @classmethod
-    def open(
-        cls, environment: EnvironmentDirectory, request: ExecRequest, streams: tuple[int, int, int]
-    ) -> ExecConnection:
-        """Start a program.
-
-        Raises :class:`UsageError` if the environment does not run, or if the request is not UTF-8.
-        """
-        data = encode(StartExecRequest(request))
-        try:
-            connection = connect_control_socket(
-                environment.control_socket, data, descriptors=streams
-            )
-        except OSError as error:
-            raise _translate_connect_error(error, environment.name) from error
-        connection.settimeout(None)
-        return cls(connection)
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor, readable when the program has ended."""
-        return self._connection.fileno()
-
-    def send_message(self, message: ExecMessage) -> None:
-        """Send a signal, or report a new size of the terminal."""
-        # If the program has ended, its exit is waiting to be read.
-        with suppress(OSError):
-            self._connection.sendall(msgspec.json.encode(message) + b"\n")
-
-    def read_exit(self) -> int | None:
-        """Read what has arrived; return the exit code once it is complete, else None.
-
-        Raises :class:`DanluError` if the program could not be started, and :class:`OutsideError`
-        if the supervisor ended first.
-        """
-        try:
-            chunk = self._connection.recv(_CHUNK_SIZE)
-        except ConnectionError:  # the supervisor was killed before it read our last message
-            chunk = b""
-        if not chunk:
-            raise OutsideError("the environment was stopped")
-        self._response += chunk
-        if not self._response.endswith(b"\n"):
-            return None
-        response = msgspec.json.decode(self._response, type=SupervisorResponse)
-        raise_response_error(response)
-        return response.code
-
-    def close(self) -> None:
-        """Disconnect, which kills the program if it still runs."""
-        self._connection.close()

@@ -28,6 +28,7 @@ from typing import Literal
 
 import msgspec
 
+from danlu.engine.control_client import CONTROL_SOCKET
 from danlu.engine.procfs import boot_time
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.types import ResourceLimits, VolumeMount
@@ -190,7 +191,7 @@ class EnvironmentDirectory(SupervisorDirectory):
     @property
     def control_socket(self) -> Path:
         """The supervisor's control socket."""
-        return self.directory / "control.sock"
+        return self.directory / CONTROL_SOCKET
 
     @property
     def spec_file(self) -> Path:

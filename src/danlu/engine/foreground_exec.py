@@ -1,4 +1,7 @@
-"""Run a program in a running environment with this process's terminal and streams."""
+"""Run a program in a running environment with this process's terminal and streams.
+
+Every ``danlu exec`` waits for this module, so it loads little.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +10,44 @@ import select
 import signal
 import sys
 import termios
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from danlu.engine.environment_control import ExecConnection, ExecMessage
-from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.types import ExecRequest
+from danlu.engine.exec_connection import ExecConnection
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _EXIT_HANGUP = 128 + signal.SIGHUP
 _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-def terminal_request(args: tuple[str, ...], *, user: str = "", directory: str = "") -> ExecRequest:
-    """Return a request for a program in our terminal; without arguments the login shell."""
-    variables = {"TERM": os.environ.get("TERM", "xterm")}
-    return ExecRequest(args, environment=variables, user=user, directory=directory, terminal=True)
+def terminal_variables() -> dict[str, str]:
+    """Return the variables that say to a program what our terminal is."""
+    return {"TERM": os.environ.get("TERM", "xterm")}
 
 
 def run_in_foreground(
-    environment: EnvironmentDirectory,
-    request: ExecRequest,
+    directory: str | os.PathLike[str],
+    request: bytes,
     *,
+    terminal: bool = False,
     stdin: int = 0,
     parent: int | None = None,
 ) -> int:
     """Run a program and return its exit code; signals and terminal sizes are forwarded.
 
-    With ``request.terminal`` our standard input must be a terminal; otherwise ``stdin`` is the
-    descriptor that the program reads. ``parent`` is a pidfd of the process that the program ends
-    with. Raises :class:`~danlu.errors.UsageError` if the environment does not run.
+    ``directory`` is that of the environment, and ``request`` the result of
+    :func:`danlu.engine.environment_control.encode_exec`. If it asks for a ``terminal``, our
+    standard input must be one; otherwise ``stdin`` is the descriptor that the program reads.
+    ``parent`` is a pidfd of the process that the program ends with. Raises
+    :class:`~danlu.errors.UsageError` if the environment does not run.
     """
     sys.stdout.flush()
-    with _preserve_terminal(request.terminal), _collect_signals() as arrived:
-        streams = (0, 0, 0) if request.terminal else (stdin, 1, 2)
-        connection = ExecConnection.open(environment, request, streams)
+    with _preserve_terminal(terminal), _collect_signals() as arrived:
+        streams = (0, 0, 0) if terminal else (stdin, 1, 2)
+        connection = ExecConnection.open(directory, request, streams)
         try:
             return _wait_for_exit(connection, arrived, parent)
         finally:
@@ -55,9 +62,10 @@ def _wait_for_exit(connection: ExecConnection, arrived: int, parent: int | None)
             return _EXIT_HANGUP
         if arrived in readable:
             for number in os.read(arrived, 64):
-                resize = number == signal.SIGWINCH
-                message = ExecMessage(resize=True) if resize else ExecMessage(signal=number)
-                connection.send_message(message)
+                if number == signal.SIGWINCH:
+                    connection.notify_resize()
+                else:
+                    connection.send_signal(number)
         if connection.fileno() in readable:
             code = connection.read_exit()
             if code is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import anyio
 
-from danlu.engine.environment_control import ExecConnection, ExecMessage
+from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.types import ExecProcess, ExecRequest
 
 
@@ -20,7 +21,8 @@ class SupervisedExecClient:
     ) -> ExecProcess:
         """See :class:`~danlu.engine.types.ExecClient`."""
         streams = stdin, stdout, stderr
-        connection = ExecConnection.open(self._environment, request, streams)
+        directory = self._environment.directory
+        connection = ExecConnection.open(directory, encode_exec(request), streams)
         return _SupervisedExecProcess(connection)
 
 
@@ -36,10 +38,10 @@ class _SupervisedExecProcess:
         return self._code
 
     async def send_signal(self, number: int) -> None:
-        self._connection.send_message(ExecMessage(signal=number))
+        self._connection.send_signal(number)
 
     async def notify_resize(self) -> None:
-        self._connection.send_message(ExecMessage(resize=True))
+        self._connection.notify_resize()
 
     async def close(self) -> None:
         self._connection.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.engine.control_client import SUPERVISOR_LOCK
 from danlu.errors import DanluError
 from danlu.util.locks import lock_is_held
 
@@ -39,7 +40,7 @@ class SupervisorDirectory:
     @property
     def lock(self) -> Path:
         """Lock file, held while the supervisor runs; contains its process id."""
-        return self.directory / "supervisor.lock"
+        return self.directory / SUPERVISOR_LOCK
 
     @property
     def logs(self) -> Path:

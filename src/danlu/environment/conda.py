@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 #: A token in the address of a channel: ``https://host/t/TOKEN/channel`` (conda's own form).
 _CHANNEL_TOKEN = re.compile(r"(://[^/\s]+)/t/[^/\s]+")
 
+PIXI_HINT = (
+    "`pixi workspace export conda-environment environment.yml` writes a file that danlu reads"
+)
+"""What to do with a manifest of pixi."""
+
 
 class CondaEnvironment(Declaration, frozen=True):
     """``install.conda()``: a conda environment, whose Python is the environment's."""

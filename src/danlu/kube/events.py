@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import anyio
-import msgspec
 
 from danlu.errors import DanluError, TemporaryError
 from danlu.kube.client import Client
@@ -68,11 +67,6 @@ class ObjectReference:
         return {name: value for name, value in fields.items() if value}
 
 
-def event_name_prefix(about: ObjectReference) -> str:
-    """Return the prefix of the names of all events about an object."""
-    return f"{about.name[:200]}."
-
-
 def get_reference(resource: Resource[Any], obj: Object) -> ObjectReference:
     """Return a reference to an object."""
     meta = obj.metadata
@@ -80,22 +74,6 @@ def get_reference(resource: Resource[Any], obj: Object) -> ObjectReference:
     return ObjectReference(
         version, kind, meta.namespace, meta.name, meta.uid, meta.resource_version
     )
-
-
-class EventEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An event in a form that can be stored with its object until it has been sent.
-
-    Any process that finds the entry can send it: the name is fixed, so the server refuses a
-    duplicate.
-    """
-
-    name: str
-    type: Severity
-    reason: str
-    message: str
-    first_timestamp: str
-    last_timestamp: str
-    count: int = 1
 
 
 @dataclass(slots=True)
@@ -112,11 +90,6 @@ class _EventSeries:
     count: int = 0
     sent: bool = False
     queued: bool = False
-
-    def to_entry(self) -> EventEntry:
-        return EventEntry(
-            self.name, self.severity, self.reason, self.message, self.first, self.last, self.count
-        )
 
 
 @dataclass(slots=True)
@@ -155,26 +128,16 @@ class EventRecorder:
         self._series: OrderedDict[tuple[_Key, str], _EventSeries] = OrderedDict()
         self._buckets: OrderedDict[ObjectReference, TokenBucket] = OrderedDict()
         self._queue: deque[_EventSeries] = deque()
-        self._unsent: dict[ObjectReference, dict[str, _EventSeries]] = {}
         self._changed = anyio.Event()
         self._idle = anyio.Event()
         self._idle.set()
         self._count = 0
 
-    def event(
-        self,
-        about: ObjectReference,
-        severity: Severity,
-        reason: str,
-        message: str,
-        *,
-        name: str = "",
-    ) -> None:
+    def event(self, about: ObjectReference, severity: Severity, reason: str, message: str) -> None:
         """Record an event, as client-go's ``EventRecorder.Event``.
 
         Args:
             reason: A CamelCase word, such as ``SuccessfulCreatePod``.
-            name: The name that :meth:`prepare` returned for this event, if it was called.
         """
         about, message = _without_version(about), _truncate_message(message)
         key, message = self._correlate_event((about, severity, reason), message)
@@ -186,7 +149,7 @@ class EventRecorder:
         series = self._series.get(key)
         if series is None:
             now = self._format_now()
-            name = name or self._new_name(about)
+            name = self._new_name(about)
             series = _EventSeries(about, severity, reason, message, name, now, now)
             self._series[key] = series
             _evict_oldest(self._series)
@@ -195,47 +158,6 @@ class EventRecorder:
         series.last, series.message = self._format_now(), message
         self._enqueue_series(series)
 
-    def prepare(
-        self, about: ObjectReference, severity: Severity, reason: str, message: str
-    ) -> EventEntry:
-        """Return the entry of an event to be passed to :meth:`event` later; record nothing yet."""
-        about, message = _without_version(about), _truncate_message(message)
-        now = self._format_now()
-        key, message = self._correlate_event((about, severity, reason), message, remember=False)
-        series = self._series.get(key)
-        if series is None:
-            return EventEntry(self._new_name(about), severity, reason, message, now, now)
-        return EventEntry(
-            series.name, severity, reason, message, series.first, now, series.count + 1
-        )
-
-    def resume(self, about: ObjectReference, entry: EventEntry) -> None:
-        """Send an event that this or another process recorded, unless it is already known here."""
-        about = _without_version(about)
-        key = ((about, entry.type, entry.reason), entry.message)
-        known = self._series.get(key)
-        if known is not None and known.name == entry.name:
-            return
-        series = _EventSeries(
-            about,
-            entry.type,
-            entry.reason,
-            _truncate_message(entry.message),
-            entry.name,
-            entry.first_timestamp,
-            entry.last_timestamp,
-            entry.count,
-        )
-        if known is None:
-            self._series[key] = series
-            _evict_oldest(self._series)
-        self._enqueue_series(series)
-
-    def list_unsent(self, about: ObjectReference) -> tuple[EventEntry, ...]:
-        """Return the events about an object that have not been confirmed by the server."""
-        unsent = self._unsent.get(_without_version(about), {})
-        return tuple(series.to_entry() for series in unsent.values())
-
     async def run(self) -> None:
         """Send events until cancelled."""
         while True:
@@ -243,8 +165,6 @@ class EventRecorder:
                 series = self._queue.popleft()
                 begun = self._clock.monotonic()
                 await self._send_with_retries(series)
-                if not series.queued:
-                    self._mark_sent(series)
                 if self._queue and self._busy() and not self._draining:
                     elapsed = self._clock.monotonic() - begun
                     await sleep(self._clock, min(_MAX_YIELD_SECONDS, _YIELD_FACTOR * elapsed))
@@ -266,40 +186,29 @@ class EventRecorder:
         if not series.queued:
             series.queued = True
             self._queue.append(series)
-            self._unsent.setdefault(series.about, {})[series.name] = series
         if self._idle.is_set():
             self._idle = anyio.Event()
         self._changed.set()
 
-    def _mark_sent(self, series: _EventSeries) -> None:
-        unsent = self._unsent.get(series.about, {})
-        if unsent.get(series.name) is series:
-            del unsent[series.name]
-        if not unsent:
-            self._unsent.pop(series.about, None)
-
     def _new_name(self, about: ObjectReference) -> str:
         self._count += 1
         suffix = f"{int(self._clock.now().timestamp() * 1e6):x}{self._count % 4096:03x}"
-        return f"{event_name_prefix(about)}{suffix}"
+        return f"{about.name[:200]}.{suffix}"
 
     def _format_now(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _correlate_event(
-        self, key: _Key, message: str, *, remember: bool = True
-    ) -> tuple[tuple[_Key, str], str]:
+    def _correlate_event(self, key: _Key, message: str) -> tuple[tuple[_Key, str], str]:
         """Return the key under which an event is counted, and its message."""
         now = self._clock.monotonic()
         aggregate = self._aggregates.get(key, _AggregateRecord())
         messages = aggregate.messages if now - aggregate.last <= _SIMILAR_SECONDS else set()
         combined = len(messages | {message}) > _MAX_SIMILAR
-        if remember:
-            # Once there are too many messages, more need not be stored to know that.
-            messages = messages if combined else messages | {message}
-            self._aggregates[key] = _AggregateRecord(messages, now)
-            self._aggregates.move_to_end(key)
-            _evict_oldest(self._aggregates)
+        # Once there are too many messages, more need not be stored to know that.
+        messages = messages if combined else messages | {message}
+        self._aggregates[key] = _AggregateRecord(messages, now)
+        self._aggregates.move_to_end(key)
+        _evict_oldest(self._aggregates)
         if combined:
             return (key, ""), f"(combined from similar events): {message}"
         return (key, message), message
@@ -344,7 +253,7 @@ class EventRecorder:
         try:
             await self._client.create(EVENTS, manifest)
         except AlreadyExists:
-            _log.debug("event %s was already sent, by this or another process", series.reason)
+            # The response to an earlier try was lost.
             if series.count > 1:
                 await self._patch_count(series, namespace)
         series.sent = True

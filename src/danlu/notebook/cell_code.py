@@ -11,15 +11,16 @@ from collections.abc import Iterator, Sequence
 
 from danlu.errors import Span, UsageError
 from danlu.notebook import options
-from danlu.notebook.tokenizer import CellLine, split_lines
 from danlu.notebook.types import CellOptions
 from danlu.util.suggest import did_you_mean
 
 #: The file name of a cell's code in tracebacks.
 CODE_NAME = "<cell>"
 
-#: IPython's help syntax: ``name?``, ``name??``.
-_HELP_LINE = re.compile(r"[ \t\f]*[%\w.*\[\]'\"]+\?{1,2}[ \t]*")
+#: IPython syntax: ``%magic``, ``!command``, ``?name``, ``files = !ls``, ``name?``, ``name??``.
+_IPYTHON_LINE = re.compile(
+    r"[ \t\f]*(?:[%!?].*|[^=!<>]+=[ \t]*[!%].*|[\w.*\[\]'\"]+\?{1,2}[ \t]*)", re.DOTALL
+)
 _OPTION_LINE = re.compile(r"%{1,2}(?P<word>[^\W\d][\w-]*)[ \t]*=?[ \t]*(?P<value>.*)", re.DOTALL)
 
 #: Builtins that can set variables whose names are not in the code.
@@ -53,13 +54,13 @@ def parse_code(code: str, *, name: str = CODE_NAME) -> ast.Module:
     try:
         tree = _compile_code(code, name)
     except SyntaxError as error:
-        lines = split_lines(code)
-        ipython_line = next(filter(_is_ipython_line, lines), None)
-        if ipython_line is not None:
-            raise _ipython_syntax_error(ipython_line, name) from None
-        if error.text is None and error.lineno and error.lineno <= len(lines):
+        number = error.lineno or 0
+        text = next(iter(_split_lines(code)[max(number - 1, 0) :]), "")
+        if _IPYTHON_LINE.fullmatch(text):
+            raise _ipython_syntax_error(number, text, name) from None
+        if error.text is None and number:
             # The compiler, unlike the parser, reads the text from the file, and there is none.
-            error.text = lines[error.lineno - 1].text
+            error.text = text
         raise
     if not tree.body:
         raise SyntaxError("the cell has options but no code to run", (name, 1, 1, ""))
@@ -83,23 +84,21 @@ def _compile_code(code: str, name: str) -> ast.Module:
 
 
 def _character_error(code: str, position: int, kind: str, name: str) -> SyntaxError:
-    before = split_lines(code[: position + 1])
-    number, column = (before[-1].number, len(before[-1].text)) if before else (1, 1)
-    return SyntaxError(f"the code contains a {kind}", (name, number, column, None))
+    before = _split_lines(code[: position + 1])
+    return SyntaxError(f"the code contains a {kind}", (name, len(before), len(before[-1]), None))
 
 
-def _is_ipython_line(line: CellLine) -> bool:
-    return line.is_ipython or (
-        line.starts_logical_line and _HELP_LINE.fullmatch(line.text) is not None
-    )
+def _split_lines(code: str) -> list[str]:
+    """Return the lines as Python counts them, without their ends."""
+    return re.split(r"\r\n|\r|\n", code)
 
 
-def _ipython_syntax_error(line: CellLine, name: str) -> SyntaxError:
-    hint = _suggest_alternative(line.text.strip())
-    column = len(line.text) - len(line.text.lstrip()) + 1
+def _ipython_syntax_error(number: int, text: str, name: str) -> SyntaxError:
+    hint = _suggest_alternative(text.strip())
+    column = len(text) - len(text.lstrip()) + 1
     return SyntaxError(
-        f"line {line.number} is IPython syntax, which replicas cannot run: {hint}",
-        (name, line.number, column, line.text),
+        f"line {number} is IPython syntax, which replicas cannot run: {hint}",
+        (name, number, column, text),
     )
 
 
@@ -111,9 +110,9 @@ def _suggest_alternative(text: str) -> str:
         return f"move `{text}` to a separate cell"
     word, value = match["word"], match["value"]
     if option is not None and not option.metavar:
-        return f"write %{word}=true, or --{word} after %%distributed"
+        return f"write %{word}=true above the code, or --{word} after %%distributed"
     example = value or (option.examples[0] if option else "2")
-    return f"write %{word}={example}, or --{word} {example} after %%distributed"
+    return f"write %{word}={example} above the code, or --{word} {example} after %%distributed"
 
 
 # -- variables ------------------------------------------------------------------------------------

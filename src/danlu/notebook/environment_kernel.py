@@ -12,6 +12,7 @@ import json
 import os
 from pathlib import Path, PurePosixPath
 
+from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
@@ -36,7 +37,8 @@ exec python -Xfrozen_modules=off -m ipykernel_launcher -f "$file" </dev/null
 
 def check_kernel_support(environment: EnvironmentDirectory) -> None:
     """Raise :class:`UsageError` if ``environment`` does not run, or has no ipykernel."""
-    _raise_if_missing(environment, run_in_foreground(environment, _shell_request(_CHECK)))
+    code = run_in_foreground(environment.directory, _encode_script(_CHECK))
+    _raise_if_missing(environment, code)
 
 
 def run_environment_kernel(environment: EnvironmentDirectory, connection_file: Path) -> int:
@@ -60,8 +62,8 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     # The kernel must end with Jupyter, even if that is killed.
     jupyter = os.pidfd_open(os.getppid())
     try:
-        request = _shell_request(_CHECK + _START, directory)
-        code = run_in_foreground(environment, request, stdin=reading, parent=jupyter)
+        request = _encode_script(_CHECK + _START, directory)
+        code = run_in_foreground(environment.directory, request, stdin=reading, parent=jupyter)
     finally:
         os.close(reading)
         os.close(jupyter)
@@ -69,8 +71,8 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     return code
 
 
-def _shell_request(script: str, directory: str = "") -> ExecRequest:
-    return ExecRequest(("sh", "-c", script), directory=directory)
+def _encode_script(script: str, directory: str = "") -> bytes:
+    return encode_exec(ExecRequest(("sh", "-c", script), directory=directory))
 
 
 def _raise_if_missing(environment: EnvironmentDirectory, code: int) -> None:

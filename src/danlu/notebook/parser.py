@@ -1,7 +1,7 @@
 """Parse job cells: ciao's ``%key=value`` lines, and the options of ``%%distributed``.
 
-A directive is a logical line of code that starts with ``%key=``; never a line inside a string or
-brackets, nor a continuation line, nor any line of a cell that starts with ``%%``. IPython has no
+A directive is a line ``%key=`` among the first lines of a cell, before its code: only blank lines,
+comments and magics may stand between them, and the cell does not start with ``%%``. IPython has no
 magic of this form and Python no such statement, so an ordinary cell is never taken for a job.
 
 A cell with at least one directive is a job. Two exceptions avoid clashes with magics: with blanks
@@ -11,8 +11,10 @@ likely a typo of IPython's ``%env A=1`` than a job.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+import warnings
 from collections.abc import Container, Iterator, Sequence
 
 import msgspec
@@ -21,7 +23,6 @@ from danlu.errors import Span, UsageError
 from danlu.notebook import options
 from danlu.notebook.converters import is_boolean
 from danlu.notebook.options_parser import CELL_FILE_NAME, Directive, parse_options
-from danlu.notebook.tokenizer import CellLine, split_lines
 from danlu.notebook.types import Cell
 
 #: A cheap test that every job cell passes.
@@ -40,10 +41,25 @@ _DIRECTIVE = re.compile(
 _BARE_DIRECTIVE = re.compile(r"%(?P<word>[^\W\d][\w-]*)(?:[ \t]+(?P<value>.*))?", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t]*;[ \t]*(?=%[\w-]+[ \t]*=)")
 _TRAILING_SEPARATORS = re.compile(r"[ \t]*(;[ \t]*)*\Z")
+_LINE = re.compile(r"(?P<text>[^\r\n]*)(?P<end>\r\n|\r|\n|\Z)")
+#: What may precede the code of a cell: blank lines, comments and IPython syntax.
+_LEADING = re.compile(r"[ \t\f]*(?:[#%!?].*)?", re.DOTALL)
 _CELL_MAGIC = re.compile(r"[ \t\f]*%%")
 
 #: Options that share their name with a magic of IPython.
 _IPYTHON_MAGICS = frozenset({"env"})
+
+
+class CellLine(msgspec.Struct, frozen=True):
+    """A line of a cell: its number (from 1), its text and its line ending, if any.
+
+    ``is_leading`` is True before the first line of code.
+    """
+
+    number: int
+    text: str
+    end: str
+    is_leading: bool
 
 
 class _DirectiveLine(msgspec.Struct, frozen=True):
@@ -78,12 +94,27 @@ def parse_cell(text: str) -> Cell | None:
     directive_lines = list(_find_directive_lines(lines))
     if not any(line.marks_job for line in directive_lines):
         _reject_misspellings(directive_lines)
+        _reject_directive_after_code(text, lines)
         return None
     _reject_invalid_position(directive_lines)
     directives = [directive for line in lines for directive in _parse_directives(line)]
     parsed = parse_options(directives, prefix="%")
     numbers = {directive.line for directive in directives}
     return Cell(parsed, "".join(_blank_lines(lines, numbers)))
+
+
+def split_lines(source: str) -> tuple[CellLine, ...]:
+    """Split ``source`` into lines as Python counts them, without losing a character."""
+    lines, is_leading = [], True
+    for number, match in enumerate(_LINE.finditer(source), 1):
+        if not match[0]:
+            break
+        text = match["text"]
+        is_leading = is_leading and _LEADING.fullmatch(text) is not None
+        lines.append(CellLine(number, text, match["end"], is_leading))
+        # The next line continues this one.
+        is_leading = is_leading and not text.endswith("\\")
+    return tuple(lines)
 
 
 def _blank_lines(lines: Sequence[CellLine], numbers: Container[int]) -> Iterator[str]:
@@ -99,9 +130,7 @@ def _blank_lines(lines: Sequence[CellLine], numbers: Container[int]) -> Iterator
 
 def _find_directive_lines(lines: Sequence[CellLine]) -> Iterator[_DirectiveLine]:
     for line in lines:
-        if not line.starts_logical_line:
-            continue
-        if _CELL_MAGIC.match(line.text):
+        if not line.is_leading or _CELL_MAGIC.match(line.text):
             return
         if match := _DIRECTIVE.fullmatch(line.text):
             is_tight = not match["blank"] or bool(match["ciao"])
@@ -116,6 +145,28 @@ def _reject_misspellings(directives: Sequence[_DirectiveLine]) -> None:
             raise _line_error(
                 directive.line, f"unknown option %{directive.word}", hint=f"did you mean %{near}?"
             )
+
+
+def _reject_directive_after_code(text: str, lines: Sequence[CellLine]) -> None:
+    """Raise :class:`UsageError` if the first line that is not Python has the form of a directive.
+
+    Inside a string or brackets such a line is Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        line = lines[min(error.lineno or 1, len(lines)) - 1]
+        match = _DIRECTIVE.fullmatch(line.text)
+        if line.is_leading or match is None:
+            return
+        found = _DirectiveLine(line, match["word"], bool(match["indent"]), not match["blank"])
+        if found.marks_job and not _CELL_MAGIC.match(lines[0].text):
+            hint = "move it to the first lines of the cell"
+            raise _line_error(line, f"%{found.word} comes after code", hint=hint) from None
+    except (RecursionError, MemoryError, ValueError):
+        return
 
 
 def _reject_invalid_position(directives: Sequence[_DirectiveLine]) -> None:
@@ -140,7 +191,7 @@ def _line_error(line: CellLine, message: str, *, hint: str) -> UsageError:
 
 def _parse_directives(line: CellLine) -> list[Directive]:
     """Return the directives of a line; none for code and for magics of IPython."""
-    if not line.starts_logical_line:
+    if not line.is_leading:
         return []
     if _DIRECTIVE.fullmatch(line.text):
         return _split_directives(line)

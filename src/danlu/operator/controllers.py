@@ -31,7 +31,6 @@ from danlu.operator.reconcile import Reconciler
 from danlu.operator.status import (
     DeletedPods,
     JobMetrics,
-    PendingEvents,
     StatusCache,
     StatusWriter,
 )
@@ -183,7 +182,6 @@ class ControllerSet:
                 metrics=self.metrics,
                 seconds=self.settings.status_seconds,
             ),
-            pending_events=PendingEvents(self.recorder, jobs.resource, clock=self.clock),
             recorder=self.recorder,
             expectations=self.expectations,
             clock=self.clock,

@@ -6,10 +6,9 @@ The rules of jobs are in :mod:`danlu.training`; nothing here judges a job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -21,11 +20,12 @@ from danlu.kube.controller import (
     Success,
     TerminalError,
 )
+from danlu.kube.errors import ConnectionLost
 from danlu.kube.events import EventRecorder, get_reference
 from danlu.kube.expectations import Expectations
 from danlu.kube.informer import Indexer
 from danlu.kube.priorities import LOW_PRIORITY
-from danlu.kube.types import Key, Manifest
+from danlu.kube.types import Key
 from danlu.operator.apply import FAILED_CREATE_REASONS, DecisionApplier, ReconcileContext
 from danlu.operator.controller_ref import ControllerRefManager
 from danlu.operator.decoding import (
@@ -35,7 +35,7 @@ from danlu.operator.decoding import (
     observe_pods,
 )
 from danlu.operator.owned_objects import NameConflict
-from danlu.operator.status import DeletedPods, PendingEvents, StatusCache, StatusWriter
+from danlu.operator.status import DeletedPods, StatusCache, StatusWriter
 from danlu.operator.types import JobObject
 from danlu.training.conditions import set_condition
 from danlu.training.decide import decide
@@ -60,10 +60,8 @@ _REST_SECONDS_PER_POD = 1e-4
 _DEFAULT_BACKOFF = RestartBackoff()
 
 
-class _StatusWrite(Protocol):
-    """Writes the decided status with the events that it lists."""
-
-    async def __call__(self, *, events: Sequence[Manifest]) -> float | None: ...
+_StatusWrite = Callable[[], Awaitable[float | None]]
+"""Writes the decided status."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +80,6 @@ class Reconciler:
     decoder: JobDecoder
     status_cache: StatusCache
     status_writer: StatusWriter
-    pending_events: PendingEvents
     recorder: EventRecorder
     expectations: Expectations[str]
     clock: Clock
@@ -113,7 +110,6 @@ class Reconciler:
         """Forget a job that no longer exists."""
         self.decoder.forget(uid)
         self.status_cache.forget(uid)
-        self.pending_events.forget(uid)
         self.deleted_pods.clear(uid)
         self.expectations.forget(uid)
         self.applier.dependents.forget(uid)
@@ -150,7 +146,6 @@ class Reconciler:
         self, job_object: JobObject, job: Job, version: str
     ) -> ReconcileResult:
         now = self.clock.now()
-        self.pending_events.resume(job_object)
         pods = self.applier.pods.owned_by(job.uid)
         if len(pods) >= _LARGE_JOB:
             self.next_allowed[job.uid] = self.clock.monotonic() + _REST_SECONDS_PER_POD * len(pods)
@@ -182,16 +177,27 @@ class Reconciler:
     ) -> float | None:
         """Write the status, record the events, apply the actions, in this order.
 
-        If the process is killed in between, its successor decides the same again.
+        If the process is killed before the status is written, its successor decides the same again;
+        afterwards events may be lost, as those of Kubernetes.
         """
-        job_object = context.job_object
-        events = [action for action in context.decision.actions if isinstance(action, Event)]
-        prepared = self.pending_events.prepare(job_object, events)
-        wait = await write(events=self.pending_events.list(job_object, prepared))
+        try:
+            wait = await write()
+        except ConnectionLost:
+            # It may have been written; then the decision is not repeated.
+            self._record_events(context)
+            raise
         self.deleted_pods.clear(context.job.uid)
-        self.pending_events.send(job_object, prepared)
+        self._record_events(context)
         await self.applier.apply(context)
         return wait
+
+    def _record_events(self, context: ReconcileContext) -> None:
+        about = get_reference(self.applier.resource, context.job_object)
+        for event in context.decision.actions:
+            # Successful exits are left out: the job's status shows them, and a job of a thousand
+            # replicas would store a thousand events.
+            if isinstance(event, Event) and event.exit_code != 0:
+                self.recorder.event(about, event.type, event.reason, event.message)
 
     async def _apply_before_status(self, context: ReconcileContext, write: _StatusWrite) -> None:
         """Create the first pods of a job and leave its first status to the next reconciliation.
@@ -205,7 +211,7 @@ class Reconciler:
             created = await self.applier.apply(context)
         finally:
             if not created:
-                await write(events=self.pending_events.list(context.job_object))
+                await write()
 
     def _handle_name_conflict(self, job_object: JobObject, error: NameConflict) -> ReconcileResult:
         uid = job_object.metadata.uid
@@ -239,10 +245,7 @@ class Reconciler:
             status, ConditionType.FAILED, reason=reason, message=message, now=now
         )
         failed = msgspec.structs.replace(failed, completion_time=now)
-        events = self.pending_events.list(job_object)
-        await self.status_writer.write(
-            job_object, status, failed, over=version, now=now, events=events
-        )
+        await self.status_writer.write(job_object, status, failed, over=version, now=now)
         return Success()
 
     def _record_warning(self, job_object: JobObject, reason: str, message: str) -> None:

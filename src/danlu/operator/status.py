@@ -1,4 +1,4 @@
-"""What the operator remembers and writes about jobs: statuses, pending events, metrics.
+"""What the operator remembers and writes about jobs: statuses, metrics.
 
 Everything here is keyed by the job's uid, and can be lost: it only bridges the time until the cache
 shows what was written.
@@ -6,9 +6,9 @@ shows what was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from prometheus_client import Counter, Histogram
 from danlu.kube.client import Client
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.core_v1 import Pod
-from danlu.kube.events import EventEntry, EventRecorder, event_name_prefix, get_reference
 from danlu.kube.informer import Indexer
 from danlu.kube.metrics import MetricsRegistry
 from danlu.kube.patch import merge_patch
@@ -29,13 +28,7 @@ from danlu.operator.types import JobObject
 from danlu.training.conversion import status_to_manifest
 from danlu.training.framework import Framework
 from danlu.training.rendering import JOB_NAME
-from danlu.training.types import ConditionType, Event, Job, JobStatus
-
-#: Older entries were sent, or the server has forgotten them: it keeps events for an hour.
-_MAX_EVENT_AGE = timedelta(minutes=15)
-_MAX_ENTRIES = 16
-_MAX_REMEMBERED = 64
-
+from danlu.training.types import ConditionType, Job, JobStatus
 
 # -- the status -----------------------------------------------------------------------------------
 
@@ -139,12 +132,11 @@ class StatusWriter:
         *,
         over: str,
         now: datetime,
-        events: Sequence[Manifest] = (),
     ) -> float | None:
         """Replace the status ``old`` of the version ``over`` by ``new``.
 
-        ``events`` are listed in the status until the next write. Returns the seconds to wait if the
-        write was put off. Raises :class:`~danlu.kube.errors.Conflict` if the job has changed.
+        Returns the seconds to wait if the write was put off. Raises
+        :class:`~danlu.kube.errors.Conflict` if the job has changed.
         """
         if new == old:
             return None
@@ -153,7 +145,6 @@ class StatusWriter:
             return wait
         new = msgspec.structs.replace(new, last_reconcile_time=now)
         change = merge_patch_diff(status_to_manifest(old), status_to_manifest(new))
-        change["recentEvents"] = [*events] or None
         patch = merge_patch({"metadata": {"resourceVersion": over}, "status": change})
         key = job.key
         written = await self._client.patch(
@@ -180,109 +171,6 @@ def merge_patch_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> Manifest
         elif name not in old or before != value:
             patch[name] = value
     return patch
-
-
-# -- events ---------------------------------------------------------------------------------------
-
-
-class _RecentEvents(msgspec.Struct, rename="camel"):
-    recent_events: tuple[EventEntry, ...] = ()
-
-
-class PendingEvents:
-    """Records the events of decisions exactly once, whichever process decided them.
-
-    An operator writes a status and then sends the events of that decision one by one. If it is
-    killed in between, or loses its lease, its successor sees the status, does not decide the same
-    again, and the events would be lost. The status therefore lists them (``recentEvents``) with the
-    names under which they are sent: entries that this process has not sent are sent again, and the
-    server refuses a second event of the same name.
-    """
-
-    def __init__(
-        self, recorder: EventRecorder, resource: Resource[JobObject], *, clock: Clock
-    ) -> None:
-        self._recorder = recorder
-        self._resource = resource
-        self._clock = clock
-        # By uid of the job: the name and count of each event that was sent or is about to be.
-        self._handled: dict[str, dict[tuple[str, int], None]] = {}
-
-    def __len__(self) -> int:
-        """Return the number of jobs with events."""
-        return len(self._handled)
-
-    def prepare(self, job: JobObject, events: Iterable[Event]) -> tuple[EventEntry, ...]:
-        """Return the entries of a decision's events, to be listed in the status and then sent.
-
-        Successful exits are left out: the job's status shows them, and a job of a thousand replicas
-        would store a thousand events.
-        """
-        about = get_reference(self._resource, job)
-        return tuple(
-            self._recorder.prepare(about, event.type, event.reason, event.message)
-            for event in events
-            if event.exit_code != 0
-        )
-
-    def list(self, job: JobObject, prepared: Sequence[EventEntry] = ()) -> list[Manifest]:
-        """Return what the status must list: unsent events, and the ``prepared`` ones."""
-        unsent = self._recorder.list_unsent(get_reference(self._resource, job))
-        self._remember_entries(job, unsent)
-        entries = {entry.name: entry for entry in (*unsent, *prepared)}
-        return [msgspec.to_builtins(entry) for entry in entries.values()][-_MAX_ENTRIES:]
-
-    def send(self, job: JobObject, prepared: Sequence[EventEntry]) -> None:
-        """Record prepared events, after the status that lists them was written."""
-        self._remember_entries(job, prepared)
-        about = get_reference(self._resource, job)
-        for entry in prepared:
-            self._recorder.event(about, entry.type, entry.reason, entry.message, name=entry.name)
-
-    def resume(self, job: JobObject) -> None:
-        """Send events that the status lists and this process has not sent.
-
-        Another process decided them, or this one did and its write was never confirmed.
-        """
-        handled = self._handled.get(job.metadata.uid, {})
-        missing = [
-            entry
-            for entry in _decode_entries(job.status)
-            if (entry.name, entry.count) not in handled
-        ]
-        self._remember_entries(job, missing)
-        about = get_reference(self._resource, job)
-        for entry in missing:
-            # Users can write to the status: an entry must not create an event of another object.
-            if self._is_recent(entry) and entry.name.startswith(event_name_prefix(about)):
-                self._recorder.resume(about, entry)
-
-    def forget(self, uid: str) -> None:
-        """Forget a job that no longer exists."""
-        self._handled.pop(uid, None)
-
-    def _remember_entries(self, job: JobObject, entries: Iterable[EventEntry]) -> None:
-        names = {(entry.name, entry.count): None for entry in entries}
-        if names:
-            handled = self._handled.setdefault(job.metadata.uid, {})
-            handled |= names
-            for name in [*handled][:-_MAX_REMEMBERED]:
-                del handled[name]
-
-    def _is_recent(self, entry: EventEntry) -> bool:
-        try:
-            age = self._clock.now() - datetime.fromisoformat(entry.last_timestamp)
-        except (TypeError, ValueError):
-            return False
-        return age <= _MAX_EVENT_AGE
-
-
-def _decode_entries(status: msgspec.Raw) -> tuple[EventEntry, ...]:
-    """Return the entries of a status; none if the field holds something else."""
-    try:
-        return msgspec.json.decode(status, type=_RecentEvents).recent_events[-_MAX_ENTRIES:]
-    except msgspec.MsgspecError:
-        return ()
 
 
 # -- pods that the cache does not show ------------------------------------------------------------

@@ -142,6 +142,8 @@ def return_value(value: object, limit: int) -> None:
         _results.return_values({VALUE_NAME: value}, limit)
     except _results.pickles.NotSent as error:
         raise TypeError(f"cannot return the function's value: {error} ({error.hint})") from error
+    except _results.NotDelivered as error:
+        raise OSError(f"cannot return the function's value: {error}") from error
 
 
 def report_error(error: BaseException) -> None:

@@ -1,5 +1,7 @@
 """Report the progress of a training program: ``danlu.report(percentage=40, loss=0.3)``.
 
+Also find the directory of its checkpoints: ``danlu.checkpoint_dir()``.
+
 Implements the client of Kubeflow Trainer's training-progress protocol (KEP-2779, see
 :mod:`danlu.training.progress`): JSON is posted to ``KUBEFLOW_TRAINER_SERVER_URL`` with the token in
 the file ``KUBEFLOW_TRAINER_SERVER_TOKEN``, both on this machine and on a cluster. This file is also
@@ -15,6 +17,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     # The generic collections need a newer Python than 3.6, and http.client is loaded when needed.
     from collections.abc import Callable, Mapping, Sequence
     from http.client import HTTPConnection
+
+#: The directory of the job's checkpoints; the same in every attempt, and in every job of that name.
+CHECKPOINT_DIRECTORY = "DANLU_CHECKPOINT_DIR"
 
 URL = "KUBEFLOW_TRAINER_SERVER_URL"
 TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
@@ -45,6 +51,28 @@ _MAX_BODY_BYTES, _MAX_POINT_BYTES = 1 << 16, 48
 
 #: How many metrics keep their points, and how many points each keeps until they are sent.
 MAX_SERIES, MAX_POINTS = 16, 512
+
+
+def checkpoint_dir() -> Path:
+    """Return the directory for the checkpoints of this training program; it exists.
+
+    All replicas of a job share it. It survives restarts of replicas and the end of the job, and the
+    next job of that name in the same project gets it again, with its files. In a program that was
+    not started by danlu it is ``checkpoints`` in the working directory.
+
+    Raises :class:`RuntimeError` on a cluster if no PersistentVolumeClaim is configured, because
+    everything else is lost with the pod.
+    """
+    directory = os.environ.get(CHECKPOINT_DIRECTORY, "")
+    if not directory and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        raise RuntimeError(
+            "no directory for checkpoints: create a PersistentVolumeClaim and set"
+            " `checkpoint_claim` under [kubernetes] in danlu's config.toml, or set"
+            " DANLU_CHECKPOINT_DIR in the manifest to a directory of a volume"
+        )
+    path = Path(directory or "checkpoints").absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def report(

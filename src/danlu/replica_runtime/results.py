@@ -12,10 +12,15 @@ keeps but which is short. There ``DANLU_VALUE_OF`` is the replica whose value is
 """
 
 import base64
+import errno
+import itertools
 import json
 import os
 import pickle
+import sys
+import tempfile
 import time
+from contextlib import suppress
 from typing import Any
 
 from . import encoding, pickles
@@ -38,6 +43,9 @@ MAX_TERMINATION_MESSAGE = 3000
 
 #: How much of the end of a traceback to keep if all of it is too large.
 _SHORT_TRACEBACK = 1500
+
+#: How often a full disk is tried again, and after how many times the user is reminded of it.
+_SPACE_SECONDS, _SPACE_REMINDER = 2.0, 300
 
 _MAX_ATTEMPTS, _RETRY_SECONDS, _TIMEOUT_SECONDS = 4, 1.0, 20.0
 
@@ -62,7 +70,7 @@ def return_values(values: "dict[str, Any]", limit: int) -> None:
     data = encode_values(values, limit)
     path = os.environ.get(VALUE_FILE)
     if path:
-        write_atomically(path, data)
+        _write_value(path, data, values)
     else:
         _send_result("value", bytes(data))
 
@@ -112,7 +120,10 @@ def report_error(report: "dict[str, Any]") -> None:
     """
     path = os.environ.get(ERROR_FILE)
     if path:
-        write_atomically(path, encoding.encode(report))
+        try:
+            write_atomically(path, encoding.encode(report))
+        except OSError as error:
+            print(f"danlu: cannot report the exception: {error}", file=sys.stderr)
         return
     text, message = report["text"], report["message"]
     shorter = dict(report, error=None, arguments=None)
@@ -192,12 +203,65 @@ def _pickle_error(error: BaseException) -> "dict[str, Any] | None":
 
 
 def write_atomically(path: str, data: encoding.Encoded) -> None:
-    """Write a file atomically."""
+    """Write a file atomically; if that fails, nothing is left that takes space."""
     temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "wb") as file:
-        for part in data.parts:
-            file.write(part)
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            for part in data.parts:
+                file.write(part)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _write_value(path: str, data: encoding.Encoded, values: "dict[str, Any]") -> None:
+    """Write the value's file; on a full disk wait for space, because training took longer.
+
+    If it cannot be written, or the process is ended while it waits, the values are kept as a pickle
+    in another directory, and a message says where. Raises :class:`NotDelivered`.
+    """
+    try:
+        for attempt in itertools.count():
+            try:
+                write_atomically(path, data)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if attempt % _SPACE_REMINDER == 0:
+                    _print_message(
+                        f"no space for the return value ({data.size >> 10} KiB) in the job's"
+                        f" directory: {error.strerror}; waiting until there is"
+                    )
+            time.sleep(_SPACE_SECONDS)
+    except OSError as error:
+        kept = _keep_values(values)
+        raise NotDelivered(f"{error.strerror or error}; {kept}") from error
+    except BaseException:
+        _print_message(f"stopped before the value was returned; {_keep_values(values)}")
+        raise
+
+
+def _keep_values(values: "dict[str, Any]") -> str:
+    """Pickle values in another directory; return a message about where they are."""
+    name = f"danlu-values-{os.environ.get(REPLICA, '') or 'replica'}-{os.getpid()}.pickle"
+    for directory in dict.fromkeys((os.getcwd(), tempfile.gettempdir())):
+        path = os.path.join(directory, name)
+        try:
+            with open(path, "wb") as file:
+                pickle.dump(values, file)
+        except Exception:  # a full disk, or values that cannot be pickled
+            with suppress(OSError):
+                os.unlink(path)
+        else:
+            return f"it is kept in {path} (pickle.load returns it by name)"
+    return "no other directory has space for it"
+
+
+def _print_message(text: str) -> None:
+    print(f"danlu: {text}", file=sys.stderr, flush=True)
 
 
 def _can_send() -> bool:

@@ -15,12 +15,10 @@ from danlu.sources.conda.channels import confine_channels, read_channel_settings
 from danlu.sources.conda.solve import (
     CondaRequest,
     CondaSpec,
-    find_subdir,
     solve_packages,
     split_spec,
 )
-from danlu.sources.environment_file import CondaEnvironmentFile
-from danlu.sources.pixi_manifest import parse_conda_file
+from danlu.sources.environment_file import CondaEnvironmentFile, parse_environment_file
 from danlu.util.safe_paths import ProjectTree
 
 
@@ -72,7 +70,7 @@ async def resolve_conda(
             cache=context.paths.cache / "conda",
             kept=tuple(package for package in kept if not context.may_change(package.name)),
             offline=context.offline,
-            virtual_packages=choose_virtual_packages(environment, files),
+            virtual_packages=choose_virtual_packages(environment),
         )
         return await solve_packages(request)
     except DanluError as error:
@@ -80,19 +78,15 @@ async def resolve_conda(
         raise
 
 
-def choose_virtual_packages(
-    environment: Environment, files: Iterable[CondaEnvironmentFile]
-) -> dict[str, str]:
+def choose_virtual_packages(environment: Environment) -> dict[str, str]:
     """Return versions of conda's virtual packages that differ from those of the base.
 
-    What a manifest of pixi requires wins over what the build file declares, and conda's variables
-    (``CONDA_OVERRIDE_CUDA``) over both; an empty one means that the machine lacks it.
+    conda's variables (``CONDA_OVERRIDE_CUDA``) win over what the build file declares; an empty one
+    means that the machine lacks it.
     """
     chosen: dict[str, str] = {}
     for declaration in environment.declarations:
         chosen.update(declaration.virtual_packages())
-    for file in files:
-        chosen.update(file.virtual_packages)
     for name in ("cuda", "glibc", "linux", "archspec"):
         value = os.environ.get(f"CONDA_OVERRIDE_{name.upper()}")
         if value is not None:
@@ -107,7 +101,7 @@ def _read_file(packages: CondaPackages, context: ResolveContext) -> CondaEnviron
             text = tree.read_text(context.project / name, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {name}: {error}", span=packages.span) from error
-    return parse_conda_file(text, name, subdir=find_subdir(context.platform.architecture))
+    return parse_environment_file(text, name)
 
 
 def _find_span(declared: Iterable[CondaPackages], texts: Iterable[str]) -> Span | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -15,13 +15,11 @@ class CondaEnvironmentFile(msgspec.Struct, frozen=True):
     """The parts of an environment file that a build uses; name, prefix and variables are not.
 
     ``specs`` and ``pip`` (lines of a requirements file) have the numbers of their lines.
-    ``virtual_packages`` are versions of what the system must have (``__cuda``), by name.
     """
 
     channels: tuple[str, ...] = ()
     specs: tuple[tuple[int, str], ...] = ()
     pip: tuple[tuple[int, str], ...] = ()
-    virtual_packages: Mapping[str, str] = {}
 
 
 def parse_environment_file(text: str, name: str) -> CondaEnvironmentFile:

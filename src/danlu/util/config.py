@@ -43,7 +43,8 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``context`` is a context of the kubeconfig (empty: the current one) and ``namespace`` the jobs'
     namespace (empty: the context's). ``registry`` is where images of environments are pushed
     (``registry.example.org/team``), ``image_pull_secret`` the name of the Secret with which nodes
-    pull them. ``trust_results`` allows unpickling what jobs there return (SECURITY.md).
+    pull them. ``checkpoint_claim`` is the PersistentVolumeClaim for checkpoints of jobs, writable
+    from all their nodes. ``trust_results`` allows unpickling what jobs there return (SECURITY.md).
     ``builder_image`` is the image of the pod with buildkitd, rootless or with
     ``builder_privileged``; it is kept until it was idle for ``builder_idle`` (``"10m"``; empty: it
     is deleted after the build).
@@ -57,6 +58,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = ""
     registry: str = ""
     image_pull_secret: str = ""
+    checkpoint_claim: str = ""
     trust_results: bool = False
     builder_image: str = "docker.io/moby/buildkit:v0.24.0-rootless"
     builder_privileged: bool = False

@@ -16,7 +16,6 @@ _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _NO_SPACE_TEXT = "No space left on device"
 _NO_QUOTA_TEXT = "Disk quota exceeded"
 
-#: With less free space than this the disk counts as full, whatever the program printed.
 _FULL_BELOW_BYTES = 1 << 20
 #: With more than this, "no space" was about something else: /dev/shm, or a separate limit.
 _AMPLE_BYTES = 1 << 30
@@ -46,10 +45,13 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
 
 
-def ran_out_of_space(place: Path, output: Iterable[str] = ()) -> bool:
+def ran_out_of_space(
+    place: Path, output: Iterable[str] = (), *, full_below: int = _FULL_BELOW_BYTES
+) -> bool:
     """Return whether a program that failed in ``place`` with this output had run out of disk space.
 
-    It may have removed what it had written since then, so what it printed counts too.
+    With less than ``full_below`` bytes it counts as full, whatever the program printed. It may have
+    removed what it had written since then, so what it printed counts too.
     """
     lines = list(output)
     if any(_NO_QUOTA_TEXT in line for line in lines):
@@ -57,7 +59,7 @@ def ran_out_of_space(place: Path, output: Iterable[str] = ()) -> bool:
     status = os.statvfs(place)
     free = status.f_bavail * status.f_frsize
     # Some file systems (btrfs) do not count inodes and report 0 of 0.
-    if free < _FULL_BELOW_BYTES or (status.f_files and not status.f_favail):
+    if free < full_below or (status.f_files and not status.f_favail):
         return True
     return free < _AMPLE_BYTES and any(_NO_SPACE_TEXT in line for line in lines)
 

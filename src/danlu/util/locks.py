@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @contextmanager
@@ -38,7 +42,7 @@ def try_file_lock(path: Path, *, shared: bool = False) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def lock_is_held(lock: Path) -> bool:
+def lock_is_held(lock: str | os.PathLike[str]) -> bool:
     """Return whether a process holds the exclusive lock; False if the file does not exist."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)

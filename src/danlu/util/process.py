@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,10 @@ import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
 from danlu.util.pdeathsig import with_parent_death_signal
+from danlu.util.process_activity import list_process_tree, read_activity
+
+_ACTIVITY_POLL_SECONDS = 1.0
+_KILL_TIMEOUT_SECONDS = 5.0
 
 
 class CompletedProcess(msgspec.Struct, frozen=True):
@@ -40,10 +45,14 @@ async def run(
     cwd: Path | str | None = None,
     umask: int = -1,
     pass_fds: Sequence[int] = (),
+    is_stuck: Callable[[float], bool] | None = None,
 ) -> CompletedProcess:
     """Run ``args`` to completion and collect the output; a ``umask`` of -1 keeps ours.
 
-    Raises :class:`FileNotFoundError` if the program does not exist. Cancelling kills the child.
+    ``is_stuck`` is asked from time to time whether to give up, with the seconds for which the
+    program and its children have neither read, written nor computed anything. Raises
+    :class:`TimeoutError` then, and :class:`FileNotFoundError` if the program does not exist.
+    Cancelling kills the child.
     """
     process = await anyio.open_process(
         with_parent_death_signal(args),
@@ -59,20 +68,43 @@ async def run(
         parts = [part async for part in source]
         chunks[name] = b"".join(parts)
 
+    stuck = False
+
+    async def watch_activity(is_stuck: Callable[[float], bool]) -> None:
+        nonlocal stuck
+        before, since = read_activity(process.pid), anyio.current_time()
+        while not stuck:
+            await anyio.sleep(_ACTIVITY_POLL_SECONDS)
+            now, time = read_activity(process.pid), anyio.current_time()
+            if now != before:
+                before, since = now, time
+            stuck = is_stuck(time - since)
+        for member in list_process_tree(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        await anyio.sleep(_KILL_TIMEOUT_SECONDS)
+        watching.cancel_scope.cancel()  # a process that is not a descendant any more has the pipes
+
     try:
-        async with anyio.create_task_group() as group:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            # Both pipes are read while the input is written: a full pipe would block the child.
-            group.start_soon(drain, "stdout", process.stdout)
-            group.start_soon(drain, "stderr", process.stderr)
-            if process.stdin is not None:
-                with suppress(anyio.BrokenResourceError):
-                    await process.stdin.send(input)
-                await process.stdin.aclose()
-        await process.wait()
+        async with anyio.create_task_group() as watching:
+            if is_stuck is not None:
+                watching.start_soon(watch_activity, is_stuck)
+            async with anyio.create_task_group() as group:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                # Both pipes are read while the input is written: a full pipe would block the child.
+                group.start_soon(drain, "stdout", process.stdout)
+                group.start_soon(drain, "stderr", process.stderr)
+                if process.stdin is not None:
+                    with suppress(anyio.BrokenResourceError):
+                        await process.stdin.send(input)
+                    await process.stdin.aclose()
+            await process.wait()
+            watching.cancel_scope.cancel()
     finally:
         await kill_and_reap(process)
+    if stuck:
+        raise TimeoutError(f"{args[0]} is stuck")
     assert process.returncode is not None
     return CompletedProcess(
         process.returncode, chunks.get("stdout", b""), chunks.get("stderr", b"")

@@ -15,11 +15,10 @@ from threading import Thread
 
 import pytest
 
-from danlu.store import Store
 from tests.conftest import Danlu, program_in
 from tests.engine.test_full_disk import SmallDisk
+from tests.engine.test_repeated_commands import enter_shell
 from tests.engines import DockerDaemon, engine_variables, make_short_directory
-from tests.jobs.containers.engine_rig import image, paths_of
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -45,19 +44,10 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerDaemon]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    home = tmp_path / "home"
-    digest = image(home)
-    with Store.open(paths_of(home).store) as store:
-        store.tag("box:1", digest)
-    return home
-
-
-@pytest.fixture
-def danlu(daemon: DockerDaemon, home: Path) -> Iterator[Danlu]:
-    run = program_in(home)
+def danlu(daemon: DockerDaemon, box_home: Path) -> Iterator[Danlu]:
+    run = program_in(box_home)
     yield run
-    run("down", "--grace", "0", "digits", cwd=home, check=False)
+    run("down", "--grace", "0", "digits", cwd=box_home, check=False)
 
 
 @pytest.fixture
@@ -128,26 +118,26 @@ def test_without_its_daemon_an_environment_stays_and_one_message_says_so(
 
 
 def test_a_killed_client_leaves_an_environment_that_up_completes(
-    danlu: Danlu, home: Path, project: Path
+    danlu: Danlu, box_home: Path, project: Path
 ) -> None:
-    client = start_client(home, project, *UP)
-    wait_for(lambda: (home / "environments/digits").exists())
+    client = start_client(box_home, project, *UP)
+    wait_for(lambda: (box_home / "environments/digits").exists())
     client.send_signal(signal.SIGKILL)
     client.communicate()
     danlu(*UP, cwd=project)
     assert run_inside(danlu, project, "echo runs") == "runs\n"
 
 
-def test_clients_at_once_agree(danlu: Danlu, home: Path, project: Path) -> None:
-    clients = [start_client(home, project, *UP) for _ in range(2)]
-    clients += [start_client(home, project, "down", "digits")]
+def test_clients_at_once_agree(danlu: Danlu, box_home: Path, project: Path) -> None:
+    clients = [start_client(box_home, project, *UP) for _ in range(2)]
+    clients += [start_client(box_home, project, "down", "digits")]
     errors = [client.communicate()[1] for client in clients]
     assert [client.returncode for client in clients[:2]] == [0, 0], errors
     # It finds an environment or none.
     assert clients[2].returncode in (0, 2), errors
     assert "Traceback" not in "".join(errors)
     danlu(*UP, cwd=project)
-    clients = [start_client(home, project, "stop", "digits") for _ in range(2)]
+    clients = [start_client(box_home, project, "stop", "digits") for _ in range(2)]
     errors = [client.communicate()[1] for client in clients]
     assert [client.returncode for client in clients] == [0, 0], errors
     assert read_row(danlu, project)["phase"] == "Stopped"
@@ -244,9 +234,9 @@ def full_disk(
 
 @pytest.mark.needs("podman")
 def test_a_full_disk_of_the_engine_is_named(
-    full_disk: SmallDisk, home: Path, project: Path
+    full_disk: SmallDisk, box_home: Path, project: Path
 ) -> None:
-    danlu = program_in(home)
+    danlu = program_in(box_home)
     refused = danlu(*UP, cwd=project, check=False)
     assert refused.returncode == 3, refused.stderr
     assert "no space left on device" in refused.stderr
@@ -256,3 +246,25 @@ def test_a_full_disk_of_the_engine_is_named(
     danlu(*UP, cwd=project)
     assert run_inside(danlu, project, "echo runs") == "runs\n"
     danlu("down", "digits", cwd=project)
+
+
+def test_what_cannot_start_as_before_is_prepared_again(
+    danlu: Danlu, box_home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "build.envd").write_text('def build():\n    base(image="box:1")\n')
+    danlu("up", "-d", cwd=project)
+    wait_for(lambda: enter_shell(project, box_home) == (4, False))
+    danlu("stop", "digits", cwd=project)
+    assert enter_shell(project, box_home) == (4, False)
+
+    danlu("stop", "digits", cwd=project)
+    for name in subprocess.check_output(["docker", "ps", "-aq"], text=True).split():
+        subprocess.run(["docker", "rm", name], check=True)
+    for name in subprocess.check_output(["docker", "images", "-q"], text=True).split():
+        subprocess.run(["docker", "rmi", name], check=True)
+    assert enter_shell(project, box_home) == (4, True)
+
+    danlu("stop", "digits", cwd=project)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:3128")
+    assert enter_shell(project, box_home) == (4, True)
+    assert run_inside(danlu, project, "echo $HTTPS_PROXY") == "http://proxy.invalid:3128\n"

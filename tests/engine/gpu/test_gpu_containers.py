@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from danlu.jobs.local import container_engine
 from danlu.sandbox import _linux
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.ld_cache import CachedLibrary, native_flags, render_cache
-from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from tests.conftest import Danlu, program_in
+from tests.conftest import Danlu
 from tests.engine.gpu.driver_tree import (
     LIBRARY_DIRECTORY,
     VERSION,
@@ -30,7 +29,7 @@ from tests.engine.gpu.driver_tree import (
     make_driver,
 )
 from tests.engine.test_embedded import prepare, run
-from tests.jobs.containers.engine_rig import EngineRig, image, paths_of, run_within
+from tests.jobs.containers.engine_rig import EngineRig, run_within
 from tests.sandbox.namespace_process import run_inside
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox", "root"), pytest.mark.timeout(120)]
@@ -226,20 +225,13 @@ def test_container_of_a_job_gets_the_allocated_gpus(home: Path) -> None:
 
 
 @pytest.fixture
-def danlu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Danlu]:
-    """The program on a machine with two GPUs and the image ``box:1``."""
-    home = tmp_path / "home"
-    digest = image(home)
-    with Store.open(paths_of(home).store) as store:
-        store.tag("box:1", digest)
+def danlu(danlu: Danlu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Danlu:
+    """The program on a machine with two GPUs."""
     make_driver(tmp_path / "driver")
     monkeypatch.setenv("DANLU_GPU_DRIVER_ROOT", str(tmp_path / "driver"))
     monkeypatch.setenv("DANLU_CDI_SPEC_DIRS", str(tmp_path / "cdi"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    program = program_in(home)
-    yield program
-    for name in program("ps", "-q", cwd=tmp_path).stdout.split():
-        program("down", "--grace", "0", name, cwd=tmp_path)
+    return danlu
 
 
 def test_gpus_of_an_environment_are_saved_with_it(danlu: Danlu, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -25,11 +25,9 @@ from danlu.kube.resources import (
 )
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
-from danlu.store import Store
-from tests.conftest import Danlu, program_in
+from tests.conftest import Danlu
 from tests.engine.kubernetes.clusters import cluster_variables
 from tests.fakes.vscode_archives import COMMIT, make_cli, make_server
-from tests.jobs.containers.engine_rig import image, paths_of
 from tests.operator.cluster.conftest import RunningCluster
 
 pytestmark = [
@@ -50,27 +48,10 @@ def variables(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    home = tmp_path / "home"
-    digest = image(home)
-    with Store.open(paths_of(home).store) as store:
-        store.tag("box:1", digest)
-    return home
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
     directory = tmp_path / "digits"
     directory.mkdir()
     return directory
-
-
-@pytest.fixture
-def danlu(home: Path, project: Path) -> Iterator[Danlu]:
-    run = program_in(home)
-    yield run
-    for name in run("ps", "-q", cwd=project).stdout.split():
-        run("down", "--grace", "0", name, cwd=project)
 
 
 @pytest.fixture
@@ -178,10 +159,10 @@ async def test_externally_deleted_pod_is_named(danlu: Danlu, project: Path, clie
 
 
 async def test_an_interrupted_up_reports_the_waiting_reason_and_cleans_up(
-    danlu: Danlu, project: Path, home: Path, client: Client
+    danlu: Danlu, project: Path, box_home: Path, client: Client
 ) -> None:
     words = [_COMMAND, "up", "--image", "box:1", "-d", "--gpus", "1", "--progress", "plain"]
-    environ = {**os.environ, "DANLU_HOME": str(home)}
+    environ = {**os.environ, "DANLU_HOME": str(box_home)}
     with subprocess.Popen(words, cwd=project, env=environ, stderr=subprocess.PIPE, text=True) as up:
         assert up.stderr is not None
         output = ""

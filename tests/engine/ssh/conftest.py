@@ -16,7 +16,7 @@ from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.keys import SshKeys
 from danlu.engine.ssh.ssh_config import host_name, render_host
 from danlu.store import Store
-from tests.conftest import Danlu, program_in
+from tests.conftest import program_in
 from tests.jobs.containers.engine_rig import image, paths_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,20 +111,3 @@ def process_commands() -> list[str]:
             except OSError:
                 continue
     return results
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    home = tmp_path / "home"
-    with Store.open(paths_of(home).store) as store:
-        digest = image(home)
-        store.tag("box:1", digest)
-    return home
-
-
-@pytest.fixture
-def danlu(home: Path) -> Iterator[Danlu]:
-    run = program_in(home)
-    yield run
-    for name in run("ps", "-q", cwd=home).stdout.split():
-        run("down", "--grace", "0", name, cwd=home)

@@ -43,10 +43,10 @@ def _wait_for_listeners(home: Path, count: int) -> list[int]:
 
 
 @pytest.fixture
-def digits(danlu: Danlu, home: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
+def digits(danlu: Danlu, box_home: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
     """Start an environment; the value starts OpenSSH's client with a command."""
     danlu("up", "--image", "box:1", "-d", "-n", "digits", cwd=tmp_path)
-    config = home / "config/ssh.d/digits.conf"
+    config = box_home / "config/ssh.d/digits.conf"
 
     def start(command: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -60,19 +60,19 @@ def digits(danlu: Danlu, home: Path, tmp_path: Path) -> Callable[..., subprocess
 
 
 def test_connections_share_one_listener_that_ends_with_the_environment(
-    danlu: Danlu, home: Path, tmp_path: Path, digits: Callable[..., subprocess.Popen[bytes]]
+    danlu: Danlu, box_home: Path, tmp_path: Path, digits: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    assert _find_listeners(home) == []
+    assert _find_listeners(box_home) == []
     together = [digits(f"exit {code}") for code in range(3, 7)]
     for client in together:
         client.communicate(timeout=60)
     assert [client.returncode for client in together] == [3, 4, 5, 6]
-    before = _wait_for_listeners(home, 1)
+    before = _wait_for_listeners(box_home, 1)
     again = digits("exit 7")
     again.communicate(timeout=60)
-    assert (again.returncode, _wait_for_listeners(home, 1)) == (7, before)
+    assert (again.returncode, _wait_for_listeners(box_home, 1)) == (7, before)
     danlu("stop", "--grace", "0", "digits", cwd=tmp_path)
-    _wait_for_listeners(home, 0)
+    _wait_for_listeners(box_home, 0)
     danlu("start", "digits", cwd=tmp_path)
     again = digits("exit 8")
     again.communicate(timeout=60)
@@ -80,15 +80,15 @@ def test_connections_share_one_listener_that_ends_with_the_environment(
 
 
 def test_killed_listener_ends_no_connection_and_is_replaced(
-    home: Path, digits: Callable[..., subprocess.Popen[bytes]]
+    box_home: Path, digits: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     with digits("echo ready; read line; echo got $line; exit 5") as open_client:
         assert open_client.stdout is not None
         assert open_client.stdout.readline() == b"ready\n"
         parents = [
             pid
-            for pid in _find_listeners(home)
-            if _read_parent_pid(pid) not in _find_listeners(home)
+            for pid in _find_listeners(box_home)
+            if _read_parent_pid(pid) not in _find_listeners(box_home)
         ]
         os.kill(parents[0], signal.SIGKILL)
         with digits("exit 6") as client:
@@ -99,7 +99,7 @@ def test_killed_listener_ends_no_connection_and_is_replaced(
 
 
 def test_killed_stdio_process_ends_the_programs_of_its_connection(
-    home: Path, digits: Callable[..., subprocess.Popen[bytes]]
+    box_home: Path, digits: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     with digits("echo ready; exec sleep 97531") as client:
         assert client.stdout is not None
@@ -108,7 +108,7 @@ def test_killed_stdio_process_ends_the_programs_of_its_connection(
         os.kill(int(children[0]), signal.SIGKILL)
         client.communicate(timeout=60)
     assert client.returncode == 255
-    _wait_for_listeners(home, 1)
+    _wait_for_listeners(box_home, 1)
     pause = threading.Event()
     deadline = time.monotonic() + 60
     while [line for line in process_commands() if "sleep 97531" in line]:
@@ -117,11 +117,11 @@ def test_killed_stdio_process_ends_the_programs_of_its_connection(
 
 
 def test_listener_closes_connections_that_speak_another_protocol(
-    home: Path, digits: Callable[..., subprocess.Popen[bytes]]
+    box_home: Path, digits: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     with digits("true") as client:
         client.communicate(timeout=60)
-    keys = SshKeys(home / "environments/digits/ssh")
+    keys = SshKeys(box_home / "environments/digits/ssh")
     for request in (b"danlu-ssh-0\n", b"danlu-ssh-1\n"):  # the latter without streams
         with socket.socket(socket.AF_UNIX) as connection:
             with short_socket_path(keys.server_socket) as name:

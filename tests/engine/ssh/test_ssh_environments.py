@@ -194,7 +194,7 @@ def test_server_started_by_a_script_is_reached_as_vs_code_does(inside: SshHost) 
 
 
 def test_up_and_down_leave_one_include_and_no_host(
-    danlu: Danlu, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    danlu: Danlu, box_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "ssh" / "config"
     file.parent.mkdir()
@@ -207,13 +207,13 @@ def test_up_and_down_leave_one_include_and_no_host(
         )
         assert output.returncode == 9, output.stderr
         danlu("down", "--grace", "0", "digits", cwd=tmp_path)
-    include = f"Include {home}/config/ssh.d/*.conf"
+    include = f"Include {box_home}/config/ssh.d/*.conf"
     assert file.read_text() == f"# Environments of danlu\n{include}\n\nHost mine\n  User me\n"
-    assert list((home / "config" / "ssh.d").glob("*.conf")) == []
+    assert list((box_home / "config" / "ssh.d").glob("*.conf")) == []
 
 
 def test_stopped_environment_is_not_started_for_a_program(
-    danlu: Danlu, home: Path, tmp_path: Path
+    danlu: Danlu, box_home: Path, tmp_path: Path
 ) -> None:
     danlu("up", "--image", "box:1", "-d", "-n", "digits", cwd=tmp_path)
     assert danlu("ssh", "digits", "exit 3", cwd=tmp_path, check=False).returncode == 3
@@ -225,11 +225,14 @@ def test_stopped_environment_is_not_started_for_a_program(
         ["ssh", "-F", str(tmp_path / "config"), "digits.danlu", "true"],
     ):
         result = subprocess.run(
-            command, capture_output=True, env={**os.environ, "DANLU_HOME": str(home)}, check=False
+            command,
+            capture_output=True,
+            env={**os.environ, "DANLU_HOME": str(box_home)},
+            check=False,
         )
         assert result.returncode != 0
         assert b"danlu start digits" in result.stderr
-    log = home / "environments" / "digits" / "ssh" / "transport.log"
+    log = box_home / "environments" / "digits" / "ssh" / "transport.log"
     assert "environment digits is not running" in log.read_text()
     assert danlu("ps", "-q", cwd=tmp_path).stdout.split() == ["digits"]
 
@@ -242,11 +245,11 @@ def test_unknown_environment_is_named(danlu: Danlu, tmp_path: Path) -> None:
 
 
 def test_sftp_without_python_in_the_image_is_reported(
-    danlu: Danlu, home: Path, tmp_path: Path
+    danlu: Danlu, box_home: Path, tmp_path: Path
 ) -> None:
     danlu("up", "--image", "box:1", "-d", "-n", "digits", cwd=tmp_path)
     result = subprocess.run(
-        ["sftp", "-F", str(home / "config/ssh.d/digits.conf"), "-b", "-", "digits.danlu"],
+        ["sftp", "-F", str(box_home / "config/ssh.d/digits.conf"), "-b", "-", "digits.danlu"],
         input="ls\n",
         capture_output=True,
         text=True,

@@ -233,3 +233,18 @@ async def test_exec_runs_a_command_in_a_replica(
         result = await anyio.run_process(command)
     assert result.stdout == b"in job-worker-0\n"
     await jobs.stop("job", grace=0)
+
+
+async def test_a_container_finds_the_checkpoints_of_its_earlier_job(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    script = "cd $DANLU_CHECKPOINT_DIR && cat saved; echo kept >saved"
+    security = {"securityContext": {"runAsUser": 1000}}
+    await jobs.submit(job(tmp_path, images, script))
+    await jobs.result("job")
+    await jobs.remove("job")
+    await jobs.submit(job(tmp_path, images, script))
+    assert [line.data for line in await lines_of(jobs)] == [b"kept"]
+    script = "cd $DANLU_CHECKPOINT_DIR && touch by-another-user && ls"
+    await jobs.submit(job(tmp_path, images, script, name="other", container=security))
+    assert [line.data for line in await lines_of(jobs, "other")] == [b"by-another-user"]

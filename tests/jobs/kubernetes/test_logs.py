@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 
@@ -161,6 +163,28 @@ async def test_log_errors_of_a_node_are_retried(fake_site: JobNamespace) -> None
     fake_site.fake.faults.append(ApiFault(resource="pods", verb="get", status=500, times=2))
     lines = await lines_of(fake_site, follow=True)
     assert data(lines) == [b"early"]
+
+
+async def test_the_end_of_a_job_that_is_seen_before_its_pods_loses_no_line(
+    fake_site: JobNamespace,
+) -> None:
+    """The job and its pods are watched separately; under load one watch can be far behind."""
+    fake_site.behave(PodScript(run=0.0, exit_code=1, log="the reason\n"))
+    await fake_site.jobs.submit(job(policy={"suspend": True}))
+    release = asyncio.Event()
+    fault = ApiFault(resource="pods", verb="watch", release=release)
+    fake_site.fake.faults.append(fault)
+    lines: list[LogLine] = []
+    try:
+        with anyio.fail_after(LIMIT):
+            async with anyio.create_task_group() as group:
+                group.start_soon(follow_logs, fake_site, lines)
+                while fault.times:
+                    await anyio.sleep(0.005)
+                await fake_site.jobs.suspend("job", suspended=False)
+    finally:
+        release.set()
+    assert data(lines) == [b"the reason"]
 
 
 # -- who reads slower than they come

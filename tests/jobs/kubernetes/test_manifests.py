@@ -97,6 +97,23 @@ def test_pushed_images_replace_those_of_the_manifest() -> None:
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
 
 
+def test_checkpoints_are_in_the_directory_of_the_jobs_name_on_the_claims_volume() -> None:
+    spec = template(prepare_job(job("train"), namespace="default", checkpoint_claim="team"))
+    (container,) = spec["containers"]
+    assert {"name": "DANLU_CHECKPOINT_DIR", "value": "/run/danlu-checkpoints/train"} in (
+        container["env"]
+    )
+    (mount,) = [
+        mount
+        for mount in container["volumeMounts"]
+        if mount["mountPath"] == "/run/danlu-checkpoints"
+    ]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == mount["name"]]
+    assert volume["persistentVolumeClaim"] == {"claimName": "team"}
+    plain = template(prepare_job(job("train"), namespace="default"))
+    assert "volumes" not in plain
+
+
 def test_variables_of_the_manifest_override_those_of_the_submission() -> None:
     own = [{"name": "A", "value": "manifest"}]
     submission = msgspec.structs.replace(job(env=own), environment={"A": "1", "B": "2"})

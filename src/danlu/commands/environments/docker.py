@@ -20,6 +20,7 @@ from danlu.engine.docker.settings import (
     HostAccount,
     changes_image,
     container_name,
+    detect_network,
     write_settings,
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
@@ -29,7 +30,7 @@ from danlu.engine.vscode_servers import find_server_mount
 from danlu.errors import OutsideError
 from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Progress
-from danlu.sandbox import network_env, userns
+from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import check_mounts, expand_home
 from danlu.sandbox.types import Mount
@@ -46,6 +47,7 @@ class ImageFacts:
     user: ResolvedUser
     variables: Mapping[str, str]
     mounts: tuple[Mount, ...]
+    network: str
 
 
 def prepare_container(
@@ -84,6 +86,7 @@ def prepare_container(
             ),
             account,
             options,
+            facts.network,
         ),
     )
 
@@ -131,9 +134,7 @@ def _read_facts(
     environment: EnvironmentDirectory, spec: EnvironmentSpec, settings: Settings
 ) -> ImageFacts:
     """Read the image's users, and write configuration files for network access."""
-    work = environment.directory / "network"
-    work.mkdir(exist_ok=True)
-    network = network_env.detect_network_environment(work)
+    network, digest = detect_network(environment)
     userns.enter(settings.paths)
     with Store.open(settings.paths.store) as store:
         image, layers = find_environment_image(store, spec)
@@ -144,7 +145,7 @@ def _read_facts(
         ]
         given = [Mount(item.target, item.source, readonly=item.readonly) for item in spec.mounts]
         check_mounts(given)
-        apt = anyio.run(mount_apt_sources, view, settings.config, work)
+        apt = anyio.run(mount_apt_sources, view, settings.config, environment.directory / "network")
         text = spec.user or config.user
         own = dict(config.environment)
         return ImageFacts(
@@ -152,6 +153,7 @@ def _read_facts(
             find_user(view, text),
             {name: value for name, value in network.environment.items() if name not in own},
             (*network.mounts, *defaults, *apt, *given),
+            digest,
         )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from danlu.engine.environment_control import ExecConnection
+from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import (
     KUBERNETES_ENGINE,
     WAITING_COMMANDS,
@@ -16,6 +16,7 @@ from danlu.engine.environment_directory import (
     EnvironmentSpec,
     EnvironmentState,
 )
+from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.procfs import descendants, find_namespace_members, measure_usage, read_command
 from danlu.engine.types import ExecRequest, ResourceUsage
 from danlu.errors import DanluError
@@ -153,7 +154,9 @@ def _capture_output(environment: EnvironmentDirectory, request: ExecRequest) -> 
     reading, writing = os.pipe2(os.O_CLOEXEC)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        connection = ExecConnection.open(environment, request, (null, writing, null))
+        connection = ExecConnection.open(
+            environment.directory, encode_exec(request), (null, writing, null)
+        )
     except DanluError:
         os.close(reading)
         raise

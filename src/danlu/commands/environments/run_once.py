@@ -16,7 +16,8 @@ from danlu.commands.named_commands import resolve_command
 from danlu.commands.project import Project
 from danlu.commands.run import report_skipped_settings
 from danlu.commands.settings import Settings
-from danlu.engine.foreground_exec import run_in_foreground, terminal_request
+from danlu.engine.environment_control import encode_exec, terminal_request
+from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.graph.progress import Message, Progress
@@ -65,7 +66,8 @@ def run_once(
             progress(Message(f"note: {note}", 0.0))
         words = tuple(args) if is_program else resolve_command(tuple(args), found)
         request = terminal_request(words) if terminal else ExecRequest(words)
-        return run_in_foreground(result.environment, request)
+        directory = result.environment.directory
+        return run_in_foreground(directory, encode_exec(request), terminal=terminal)
     finally:
         if (settings.paths.environments / name).exists():
             take_down(name, settings)

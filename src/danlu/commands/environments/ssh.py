@@ -75,7 +75,7 @@ def serve_ssh(name: str, settings: Settings) -> None:
     except DanluError as error:
         keys.record_failure(error)
         raise
-    serve_by_listener(environment)
+    serve_by_listener(environment.directory)
 
 
 def _has_terminal() -> bool:

@@ -31,6 +31,7 @@ from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
 from danlu.commands.remote.contexts import is_same_place
 from danlu.commands.settings import Settings
+from danlu.engine.apt_sources import list_apt_files
 from danlu.engine.environment_directory import (
     EMBEDDED_ENGINE,
     KUBERNETES_ENGINE,
@@ -66,6 +67,7 @@ class UpResult:
         depends_on: The files that a repeated call would compare. Empty if something was done, or if
             the call depends on more than files.
         epoch: The epoch of the store before the call.
+        starts_alone: Whether the supervisor can start it again as long as nothing has changed.
     """
 
     environment: EnvironmentDirectory
@@ -74,6 +76,7 @@ class UpResult:
     notes: tuple[str, ...] = field(default=())
     depends_on: tuple[Path, ...] = field(default=())
     epoch: str = ""
+    starts_alone: bool = False
 
 
 def start_environment(
@@ -164,7 +167,11 @@ def start_environment(
     depends_on: tuple[Path, ...] = ()
     if isinstance(target, Project) and not (started or notes or gpus) and _has_defaults(options):
         depends_on = _list_dependencies(target, environment, settings)
-    return UpResult(environment, existing is None, started, tuple(notes), depends_on, epoch)
+    # Ports may be taken meanwhile, and the project is copied to pods.
+    starts_alone = is_here and not (wanted.services or wanted.listed_ports)
+    return UpResult(
+        environment, existing is None, started, tuple(notes), depends_on, epoch, starts_alone
+    )
 
 
 def _check_options(
@@ -217,6 +224,8 @@ def _list_dependencies(
         settings.paths.config_file,
         settings.paths.config / "contexts.json",
         environment.spec_file,
+        settings.paths.vscode_servers,
+        *list_apt_files(),
         *ssh_configuration(settings).list_files(environment.name),
     )
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from danlu.commands.init.draft import BuildFileDraft, DraftCall
 from danlu.commands.init.name_mappings import CONDA_ONLY, CONDA_SYSTEM, CONDA_TO_PYPI
-from danlu.errors import Span, UsageError
+from danlu.errors import UsageError
+from danlu.sources.environment_file import parse_yaml
 
 #: ``channel::name version``, as in conda's match specifications.
 _SPEC_PATTERN = re.compile(r"^(?:[\w./-]+::)?([A-Za-z0-9_.-]+)\s*(.*)$")
@@ -55,16 +54,7 @@ def _translate_packages(environment: dict[str, Any], draft: BuildFileDraft) -> s
 
 
 def _load_yaml(path: Path) -> dict[str, Any]:
-    text = path.read_text(encoding="utf-8")
-    try:
-        # All scalars stay strings: `python: 3.10` must not become the number 3.1.
-        environment = yaml.load(text, Loader=yaml.BaseLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or error
-        # Printing the error adds the line that the span points to.
-        span = Span(path.name, mark.line + 1, mark.column + 1) if mark else None
-        raise UsageError(f"{path.name} is not valid YAML: {problem}", span=span) from error
+    environment = parse_yaml(path.read_text(encoding="utf-8"), path.name)
     if not isinstance(environment, dict) or not _is_list_or_empty(environment.get("dependencies")):
         raise UsageError(
             f"{path.name} is not a conda environment file",

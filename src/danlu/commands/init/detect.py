@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,13 +20,12 @@ from danlu.commands.init.imports import (
     scan_imports,
 )
 from danlu.commands.init.pyproject import read_pyproject
+from danlu.environment.conda import PIXI_HINT
 from danlu.environment.package_names import requirement_name
 from danlu.errors import UsageError
-from danlu.sources.pixi_manifest import is_pixi_manifest, parse_conda_file
 
 _SOURCE_KINDS = (
-    "requirements.txt, pyproject.toml, environment.yml, pixi.toml, Dockerfile, .devcontainer or "
-    "NOTEBOOK.ipynb"
+    "requirements.txt, pyproject.toml, environment.yml, Dockerfile, .devcontainer or NOTEBOOK.ipynb"
 )
 
 #: Names of programs, the most likely first.
@@ -50,6 +48,8 @@ def read_source(source: Path, directory: Path, draft: BuildFileDraft) -> str:
     if not source.is_file():
         raise UsageError(f"{source} not found", hint=f"use {_SOURCE_KINDS}")
     reader = _find_reader(source)
+    if source.name == "pixi.toml":
+        raise UsageError(f"cannot convert {source.name}", hint=PIXI_HINT)
     if reader is None:
         raise UsageError(
             f"cannot convert {source.name}: unknown kind of file", hint=f"use {_SOURCE_KINDS}"
@@ -86,8 +86,6 @@ def find_program(directory: Path, source: Path | None = None) -> str:
 
 def _find_reader(source: Path) -> Callable[[Path, Path, BuildFileDraft], str] | None:
     name = source.name.lower()
-    if is_pixi_manifest(name):
-        return _read_pixi_file
     if name == "pyproject.toml":
         return _read_pyproject_file
     if name in ("devcontainer.json", ".devcontainer.json"):
@@ -104,10 +102,12 @@ def _find_reader(source: Path) -> Callable[[Path, Path, BuildFileDraft], str] | 
 def _list_declarations(directory: Path) -> list[str]:
     """Return the files that declare packages, in order of preference."""
     names = [
-        *("pixi.toml", "requirements.txt", "pyproject.toml"),
+        *("requirements.txt", "pyproject.toml"),
         *("environment.yml", "environment.yaml", "Dockerfile", "Containerfile"),
     ]
     found = [name for name in names if (directory / name).is_file()]
+    if not found and (directory / "pixi.toml").is_file():
+        return ["pixi.toml"]
     if not found:
         other = sorted(path.name for path in directory.glob("requirements*.txt") if path.is_file())
         found = other if len(other) == 1 else []
@@ -125,31 +125,13 @@ def _read_requirements(source: Path, directory: Path, draft: BuildFileDraft) -> 
 
 def _read_pyproject_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
     if "[tool.pixi" in source.read_text(encoding="utf-8"):
-        draft.notes.append(
-            f"[tool.pixi] of {source.name} was not read; conda packages in a pixi.toml are"
-        )
+        draft.notes.append(f"[tool.pixi] of {source.name} was not read: {PIXI_HINT}")
     return read_pyproject(source, directory.resolve(), draft) or _read_python_version(directory)
 
 
 def _read_conda_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
     inside = source.resolve().is_relative_to(directory.resolve())
     return read_environment(source, draft, _relative_path(source, directory) if inside else "")
-
-
-def _read_pixi_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
-    """Install the manifest with conda; its features and targets are resolved when it is built."""
-    place = _relative_path(source, directory)
-    text = source.read_text(encoding="utf-8")
-    parse_conda_file(text, source.name)
-    activation = tomllib.loads(text).get("activation") or {}
-    draft.environment.update(
-        {name: str(value) for name, value in activation.get("env", {}).items()}
-    )
-    if activation.get("scripts"):
-        draft.untranslated.append(f"activation scripts of {source.name}")
-    draft.calls.append(DraftCall("install.conda"))
-    draft.calls.append(DraftCall("install.conda_packages", keywords=(("env_file", place),)))
-    return ""
 
 
 def _read_dockerfile_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.init.devcontainer_mounts import parse_mount
-from danlu.commands.init.devcontainer_variables import VariableExpander
 from danlu.commands.init.dockerfile import InstalledPackages, read_dockerfile, read_script
 from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment
 from danlu.commands.init.host import PYTHONS, parse_image_release
+from danlu.environment.image_layout import PROJECT
 from danlu.errors import UsageError
 from danlu.util.jsonc import parse_jsonc
 
@@ -25,60 +24,27 @@ from danlu.util.jsonc import parse_jsonc
 _PLACES = ("devcontainer.json", ".devcontainer/devcontainer.json", ".devcontainer.json")
 _MAX_BYTES = 1 << 20
 
-#: What to write instead of a feature, by the last part of its name.
-_FEATURE_REPLACEMENTS = {
-    "python": 'install.python("3.11")',
-    "node": "install.nodejs()",
-    "anaconda": "install.conda()",
-    "conda": "install.conda()",
-    "miniconda": "install.conda()",
-    "rust": "install.rust()",
-    "go": "install.go()",
-    "r-apt": "install.r_lang()",
-    "julia": "install.julia()",
-    "git": 'install.apt_packages(["git"])',
-    "git-lfs": 'install.apt_packages(["git-lfs"])',
-    "sshd": "nothing: `ssh NAME.danlu` needs no server in the image",
-    "common-utils": "base(dev=True)",
-    "nvidia-cuda": "install.cuda(…)",
-    "apt-packages": "install.apt_packages([…])",
-}
-
 #: Why keys are not carried over, for those whose reason is not obvious.
 _REASONS = {
-    "name": "environments are named after their directory",
-    "remoteUser": "danlu runs with your own user id; config.owner sets another",
-    "containerUser": "danlu runs with your own user id; config.owner sets another",
-    "updateRemoteUserUID": "files always belong to you outside",
-    "workspaceFolder": "the project is mounted at /workspace",
-    "workspaceMount": "the project is mounted at /workspace",
+    "features": "not installed: write install.*, or run() with their commands",
+    "mounts": "write runtime.mount(SOURCE, TARGET)",
     "initializeCommand": "it would run on the host; run it yourself",
-    "postAttachCommand": "nothing runs when an editor attaches; use runtime.init",
-    "waitFor": "runtime.init ends before the environment can be entered",
-    "overrideCommand": "an environment keeps running by itself",
-    "shutdownAction": "`danlu stop` stops an environment",
-    "init": "an init process always runs",
-    "privileged": "environments are never privileged",
-    "capAdd": "environments get no further capabilities",
-    "securityOpt": "set `seccomp` in config.toml",
     "runArgs": "they are options of `docker run`",
-    "userEnvProbe": "shells are login shells",
-    "overrideFeatureInstallOrder": "features are not installed",
-    "secrets": "pass secrets with `danlu build --secret`",
 }
+
+_VARIABLES = {"containerWorkspaceFolder": PROJECT, "containerWorkspaceFolderBasename": PROJECT[1:]}
 
 _IMAGE_KEYS = {"image", "build", "dockerFile", "context", "$schema"}
 
 
 @dataclass
 class _ReaderState:
-    """A file that is being read: its values, the variables, and the draft to fill."""
+    """A file that is being read: its values, and the draft to fill."""
 
     path: Path
     project: Path
     values: dict[str, Any]
     draft: BuildFileDraft
-    expander: VariableExpander
 
     def skip(self, key: str, value: object, reason: str = "") -> None:
         """List a key that is not carried over, with the reason."""
@@ -86,14 +52,14 @@ class _ReaderState:
         self.draft.untranslated.append(f"{key}: {shown}" + (f"  ({reason})" if reason else ""))
 
     def expand(self, key: str, text: str) -> str | None:
-        """Expand variables; list the key and return None if one has no value here."""
-        value, problem = self.expander.expand(text)
-        if problem:
-            self.skip(key, text, problem)
-            return None
-        if note := self.expander.take_note():
-            self.draft.notes.append(f"{key}: {note}")
-        return value
+        """Expand variables; list the key and return None for one that only the host knows."""
+        known = {**_VARIABLES, "localWorkspaceFolderBasename": self.project.name}
+        for name, value in known.items():
+            text = text.replace(f"${{{name}}}", value)
+        if "${" not in text:
+            return text
+        self.skip(key, text, "a build file cannot depend on variables of the host")
+        return None
 
 
 def find_devcontainer(place: Path) -> Path | None:
@@ -121,8 +87,7 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
     Raises :class:`UsageError` if the file is invalid, or uses Docker Compose.
     """
     values = _parse_file(path)
-    expander = VariableExpander(directory.resolve().name)
-    state = _ReaderState(path, directory.resolve(), values, draft, expander)
+    state = _ReaderState(path, directory.resolve(), values, draft)
     with _refuse_invalid_value("build", state):
         _read_image(state)
     for key, value in values.items():
@@ -131,6 +96,8 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
         reader = _READERS.get(key)
         if reader is None:
             state.skip(key, value, _REASONS.get(key, ""))
+            if key in ("features", "mounts"):
+                draft.notes.append(f"{key} were not carried over: {_REASONS[key]}")
         else:
             with _refuse_invalid_value(key, state):
                 reader(key, value, state)
@@ -291,16 +258,6 @@ def _read_environment(key: str, value: Mapping[str, Any], state: _ReaderState) -
                 state.draft.environment[name] = expanded
 
 
-def _read_mounts(key: str, value: list[Any], state: _ReaderState) -> None:
-    user = str(state.values.get("remoteUser") or state.values.get("containerUser") or "")
-    for mount in value:
-        call, problem = parse_mount(mount, user, state.expander)
-        if call is None:
-            state.skip(key, mount, problem)
-        else:
-            state.draft.calls.append(call)
-
-
 def _read_customizations(key: str, value: Mapping[str, Any], state: _ReaderState) -> None:
     for tool, settings in value.items():
         if tool != "vscode":
@@ -322,15 +279,6 @@ def _read_extensions(key: str, value: list[Any], state: _ReaderState) -> None:
             names.append(name)
     if names:
         state.draft.calls.append(DraftCall("install.vscode_extensions", (names,)))
-
-
-def _read_features(key: str, value: Mapping[str, Any], state: _ReaderState) -> None:
-    for reference, options in value.items():
-        name = re.sub(r"[:@].*$", "", reference.rpartition("/")[2])
-        replacement = _FEATURE_REPLACEMENTS.get(name, "install.* or run() with its commands")
-        advice = f"features are not supported: write {replacement}"
-        state.skip(f"{key}.{reference}", options, advice)
-        state.draft.notes.append(f"feature {reference} was not installed: write {replacement}")
 
 
 def _read_requirements(key: str, value: Mapping[str, Any], state: _ReaderState) -> None:
@@ -402,8 +350,6 @@ _READERS: dict[str, Callable[[str, Any, _ReaderState], None]] = {
     "portsAttributes": _read_port_attributes,
     "containerEnv": _read_environment,
     "remoteEnv": _read_environment,
-    "mounts": _read_mounts,
     "customizations": _read_customizations,
-    "features": _read_features,
     "hostRequirements": _read_requirements,
 }

@@ -81,6 +81,7 @@ def select_backend(on: str, settings: Settings) -> JobBackend:
         namespace=cluster.namespace,
         where=name,
         pull_secret=settings.config.kubernetes.image_pull_secret,
+        checkpoint_claim=settings.config.kubernetes.checkpoint_claim,
         renewing=load_cluster_config(context=cluster.context),
         trusted=settings.config.kubernetes.trust_results,
     )

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import IO
 
 import anyio
@@ -28,6 +29,7 @@ from danlu.engine.docker.settings import (
     DockerSettings,
     changes_image,
     container_name,
+    detect_network,
     read_settings,
     render_create,
     render_gpus,
@@ -40,10 +42,14 @@ from danlu.util.config import Configuration
 _MARK_VARIABLE = "DANLU_EXEC"
 #: Exists once the container was created.
 _CREATED_FILE = "docker-created"
+#: Exists while the container is stopped: how it was created. Then nothing has to be asked for.
+_STOPPED_FILE = "docker-stopped"
 _LOST_WARNING = (
     "its container was removed with {}: changes inside are lost, it starts from the image"
 )
 _START_TIMEOUT = 60.0
+#: Without asking: if somebody else has started the container, it does not report that it is ready.
+_RESTART_TIMEOUT = 10.0
 _KILL_TIMEOUT = 10.0
 #: How long a new size of a terminal waits for its program to be found.
 _RESIZE_TIMEOUT = 10.0
@@ -67,12 +73,22 @@ class DockerEngine:
         :class:`~danlu.errors.DanluError` if it could not be started.
         """
         settings = self._add_seccomp(read_settings(environment))
+        _, network = detect_network(environment)
+        if network != settings.network:
+            raise OutsideError(
+                "this machine's proxies, certificates or package indexes have changed",
+                hint=f"`danlu start {spec.name}` prepares the container again",
+            )
         name = container_name(environment)
         options = (*settings.options, *render_gpus(self._command.name, spec.gpus))
         settings = msgspec.structs.replace(settings, options=options)
-        warnings = await self._ensure_container(environment, spec, settings)
-        container = DockerContainer(self._command, name, spec, settings, warnings)
-        await container.start()
+        digest = _digest_settings(name, spec, settings)
+        container = DockerContainer(self._command, name, spec, settings)
+        stopped = environment.directory / _STOPPED_FILE
+        if _take_text(stopped) != digest or not await container.restart():
+            container.warnings = await self._ensure_container(environment, spec, settings, digest)
+            await container.start()
+        resources.callback(_record_stop, container, stopped, digest)
         return container
 
     def _add_seccomp(self, settings: DockerSettings) -> DockerSettings:
@@ -82,16 +98,17 @@ class DockerEngine:
         return msgspec.structs.replace(settings, options=options)
 
     async def _ensure_container(
-        self, environment: EnvironmentDirectory, spec: EnvironmentSpec, settings: DockerSettings
+        self,
+        environment: EnvironmentDirectory,
+        spec: EnvironmentSpec,
+        settings: DockerSettings,
+        digest: str,
     ) -> Sequence[str]:
         """Create the container; one that was created otherwise keeps its files only.
 
         Returns what the user should know.
         """
         name, created = container_name(environment), environment.directory / _CREATED_FILE
-        args, passed = render_create(name, spec, settings)
-        words = [*args, *(f"{name}={value}" for name, value in sorted(passed.items()))]
-        digest = hashlib.sha256("\0".join(words).encode()).hexdigest()
         existing = await self._inspect(name, f'{{{{index .Config.Labels "{SPEC_LABEL}"}}}}')
         if existing is not None:
             # A supervisor that was killed a moment ago.
@@ -146,10 +163,9 @@ class DockerContainer:
         name: str,
         spec: EnvironmentSpec,
         settings: DockerSettings,
-        warnings: Sequence[str],
     ) -> None:
         self.pid: int | None = None
-        self.warnings = warnings
+        self.warnings: Sequence[str] = ()
         self._command = command
         self._name = name
         self._spec = spec
@@ -169,14 +185,33 @@ class DockerContainer:
         return None
 
     async def start(self) -> None:
-        """Start the first process, and wait until programs can be started."""
+        """Start the first process, and wait until programs can be started.
+
+        Raises :class:`MachineError` if they cannot.
+        """
+        await self._start_within(_START_TIMEOUT)
+
+    async def restart(self) -> bool:
+        """Do the same if the container exists and is stopped; return whether it was."""
+        try:
+            await self._start_within(_RESTART_TIMEOUT)
+        except MachineError:
+            return False
+        return True
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the container is known to have ended: the connection was not lost before."""
+        return self._keeper is not None and self._keeper.returncode == 0
+
+    async def _start_within(self, timeout: float) -> None:
         with tempfile.TemporaryFile() as errors:
-            await self._start_keeper(errors)
+            await self._start_keeper(errors, timeout)
         pid = await self._command.run_async("inspect", "-f", "{{.State.Pid}}", self._name)
         # With a daemon on another machine the number says nothing here.
         self.pid = _find_local_process(int(pid))
 
-    async def _start_keeper(self, errors: IO[bytes]) -> None:
+    async def _start_keeper(self, errors: IO[bytes], timeout: float) -> None:
         """Start the first process; its errors and the command line's are written to ``errors``."""
         self._keeper = await self._command.open_process(
             *("start", "--attach", "--interactive", self._name),
@@ -186,7 +221,7 @@ class DockerContainer:
         )
         output = b""
         assert self._keeper.stdout is not None
-        with anyio.move_on_after(_START_TIMEOUT), suppress(anyio.EndOfStream):
+        with anyio.move_on_after(timeout), suppress(anyio.EndOfStream):
             while READY_LINE not in output:
                 output += await self._keeper.stdout.receive()
         if READY_LINE not in output:
@@ -349,6 +384,30 @@ class DockerProgram:
     async def _run_script(self, user: str, script: str, *args: str) -> str:
         words = ("exec", "--user", user, self._container, "/bin/sh", "-c", script, "danlu", *args)
         return await self._command.run_async(*words)
+
+
+def _digest_settings(name: str, spec: EnvironmentSpec, settings: DockerSettings) -> str:
+    """Return a digest of all that a container is created from."""
+    args, passed = render_create(name, spec, settings)
+    words = [*args, *(f"{name}={value}" for name, value in sorted(passed.items()))]
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
+def _record_stop(container: DockerContainer, file: Path, digest: str) -> None:
+    # On a full disk the next start asks the engine.
+    with suppress(OSError):
+        if container.has_stopped:
+            file.write_text(digest)
+
+
+def _take_text(file: Path) -> str:
+    """Return the content of a file, and remove it; empty if it does not exist."""
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return ""
+    file.unlink()
+    return text
 
 
 def _find_local_process(pid: int) -> int | None:

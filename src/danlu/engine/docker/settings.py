@@ -14,6 +14,7 @@ from danlu.engine.environment_directory import EnvironmentDirectory, Environment
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.types import VolumeMount
 from danlu.errors import UsageError
+from danlu.sandbox.network_env import NetworkEnvironment, detect_network_environment
 from danlu.sandbox.types import PROJECT_DIRECTORY
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
@@ -45,6 +46,7 @@ class DockerSettings(msgspec.Struct, frozen=True):
         mounts: Files of this machine for network access, and what the user mounts.
         account: The user to add or change at start; None if the engine maps users itself.
         options: More options of ``create``.
+        network: Digest of what this machine gave for network access (:func:`detect_network`).
     """
 
     image: str
@@ -53,6 +55,18 @@ class DockerSettings(msgspec.Struct, frozen=True):
     mounts: tuple[VolumeMount, ...] = ()
     account: HostAccount | None = None
     options: tuple[str, ...] = ()
+    network: str = ""
+
+
+def detect_network(environment: EnvironmentDirectory) -> tuple[NetworkEnvironment, str]:
+    """Return what this machine gives the container for network access, and its digest.
+
+    Configuration files are written to the environment's directory.
+    """
+    work = environment.directory / "network"
+    work.mkdir(exist_ok=True)
+    network = detect_network_environment(work)
+    return network, hashlib.sha256(encode(network)).hexdigest()
 
 
 def read_settings(environment: EnvironmentDirectory) -> DockerSettings:

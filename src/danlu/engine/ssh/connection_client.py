@@ -1,76 +1,66 @@
 """Serve an SSH client by the environment's listener: the process of ``danlu ssh --stdio``.
 
-Every connection of an editor waits for this module, so it loads no SSH server and no event loop.
+Every connection of an editor waits for this module, so it loads no SSH server, no event loop and no
+codec of structs; what only the first connection needs is loaded when it is needed.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
 
-import msgspec
-
 from danlu.engine.control_client import connect_control_socket
-from danlu.engine.detached_process import read_report, spawn_module
-from danlu.engine.environment_control import (
-    SupervisorResponse,
-    not_running_error,
-    raise_response_error,
-)
-from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.ssh.keys import SshKeys, environment_keys
-from danlu.errors import OutsideError
-from danlu.util.locks import file_lock
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 #: What a client sends with its streams. A listener of another version of danlu may still run.
 PROTOCOL = b"danlu-ssh-1"
 ACCEPTED = b"+"
 STREAM_COUNT = 3
+#: The names of :attr:`danlu.engine.ssh.keys.SshKeys.directory` and its socket.
+SSH_DIRECTORY = "ssh"
+SERVER_SOCKET = "server.sock"
 _CHUNK_SIZE = 1 << 16
 
 
-def serve_by_listener(environment: EnvironmentDirectory) -> None:
+def serve_by_listener(directory: str | os.PathLike[str]) -> None:
     """Let the listener serve our standard streams until the SSH client disconnects.
 
-    Starts the listener if needed. Raises :class:`UsageError` if the environment does not run, and
-    :class:`OutsideError` if the SSH client did not log in.
+    ``directory`` is that of the environment. Starts the listener if needed. Raises
+    :class:`UsageError` if the environment does not run, and :class:`OutsideError` if the SSH client
+    did not log in.
     """
-    keys = environment_keys(environment)
-    with _open_connection(environment, keys) as connection:
+    with _open_connection(directory) as connection:
         connection.settimeout(None)
         data = b""
         with suppress(ConnectionError):
             while chunk := connection.recv(_CHUNK_SIZE):
                 data += chunk
-    if not data:
-        raise OutsideError(
-            f"the SSH server of {environment.name} ended before the connection",
-            hint=f"see {keys.transport_log}",
-        )
-    raise_response_error(msgspec.json.decode(data, type=SupervisorResponse))
+    if data != b"{}":
+        _load_start().raise_failure(directory, data)
 
 
-def _open_connection(environment: EnvironmentDirectory, keys: SshKeys) -> socket.socket:
+def _open_connection(directory: str | os.PathLike[str]) -> socket.socket:
     with suppress(OSError):
-        return _connect_listener(keys)
-    with file_lock(keys.directory / "listener.lock"):
-        # Another client may have started it meanwhile.
-        with suppress(OSError):
-            return _connect_listener(keys)
-        _start_listener(environment, keys)
-        try:
-            return _connect_listener(keys)
-        except OSError as error:
-            raise OutsideError(
-                f"the SSH server of {environment.name} does not answer: {error}",
-                hint=f"see {keys.listener_log}",
-            ) from error
+        return connect_listener(os.path.join(directory, SSH_DIRECTORY, SERVER_SOCKET))
+    connection: socket.socket = _load_start().start_listener(directory)
+    return connection
 
 
-def _connect_listener(keys: SshKeys) -> socket.socket:
+def _load_start() -> ModuleType:
+    """Return the module that starts the listener, and knows the errors."""
+    from danlu.engine.ssh import listener_start
+
+    return listener_start
+
+
+def connect_listener(path: str | os.PathLike[str]) -> socket.socket:
     """Send our streams to the listener; raise :class:`OSError` unless it serves them."""
-    streams = range(STREAM_COUNT)
-    connection = connect_control_socket(keys.server_socket, PROTOCOL, descriptors=streams)
+    connection = connect_control_socket(path, PROTOCOL, descriptors=range(STREAM_COUNT))
     try:
         # A listener of another version closes the connection, and a new one is started.
         if connection.recv(len(ACCEPTED)) != ACCEPTED:
@@ -79,15 +69,3 @@ def _connect_listener(keys: SshKeys) -> socket.socket:
         connection.close()
         raise
     return connection
-
-
-def _start_listener(environment: EnvironmentDirectory, keys: SshKeys) -> None:
-    module = "danlu.engine.ssh.connection_listener"
-    arguments = (str(environment.directory),)
-    if read_report(spawn_module(module, arguments, keys.listener_log)):
-        return
-    if not environment.is_running() or not environment.control_socket.exists():
-        raise not_running_error(environment.name)
-    raise OutsideError(
-        f"the SSH server of {environment.name} did not start", hint=f"see {keys.listener_log}"
-    )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.ssh.connection_client import SERVER_SOCKET, SSH_DIRECTORY
 from danlu.errors import DanluError, OutsideError
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
@@ -67,7 +68,7 @@ class SshKeys:
     @property
     def server_socket(self) -> Path:
         """The Unix socket of :mod:`danlu.engine.ssh.connection_listener`."""
-        return self.directory / "server.sock"
+        return self.directory / SERVER_SOCKET
 
     @property
     def listener_log(self) -> Path:
@@ -110,7 +111,7 @@ class SshKeys:
 
 def environment_keys(environment: EnvironmentDirectory) -> SshKeys:
     """Return the keys of an environment, which may not exist yet."""
-    return SshKeys(environment.directory / "ssh")
+    return SshKeys(environment.directory / SSH_DIRECTORY)
 
 
 def _generate_key() -> tuple[bytes, bytes]:

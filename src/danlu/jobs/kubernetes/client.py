@@ -50,6 +50,7 @@ class KubernetesJobs:
     Args:
         where: The name of the target (``kubernetes:CONTEXT``).
         pull_secret: A Secret of the namespace with which nodes pull images.
+        checkpoint_claim: A PersistentVolumeClaim of the namespace for checkpoints.
         renewing: A configuration for the thread that renews Leases, because credentials are bound
             to an event loop.
         trusted: The user trusts everyone who may write to the namespace, so that pickles among
@@ -63,6 +64,7 @@ class KubernetesJobs:
         namespace: str = "",
         where: str = "kubernetes",
         pull_secret: str = "",
+        checkpoint_claim: str = "",
         renewing: ClusterConfig | None = None,
         trusted: bool = False,
         clock: Clock = REAL_CLOCK,
@@ -72,6 +74,7 @@ class KubernetesJobs:
         self._access = access
         self._clock = clock
         self._pull_secret = pull_secret
+        self._checkpoint_claim = checkpoint_claim
         self._trusted = trusted
         self._lease_renewer = LeaseRenewer(renewing or access)
 
@@ -89,7 +92,12 @@ class KubernetesJobs:
 
     async def submit(self, submission: Submission) -> str:
         """Create a job; see :class:`danlu.jobs.types.JobBackend`."""
-        ready = prepare_job(submission, namespace=self.namespace, pull_secret=self._pull_secret)
+        ready = prepare_job(
+            submission,
+            namespace=self.namespace,
+            pull_secret=self._pull_secret,
+            checkpoint_claim=self._checkpoint_claim,
+        )
         with anyio.CancelScope() as scope:
             async with self._open_client() as client:
                 await ensure_name_free(client, ready, where=self.where)

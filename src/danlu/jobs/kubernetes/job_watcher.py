@@ -55,13 +55,16 @@ class JobWatcher:
         self._generation = 0
         self._seen_generation = -1
         self._newest: Mapping[ReplicaId, PodObject] = {}
+        self._pod_options = ListOptions(namespace, labels=f"training.kubeflow.org/job-name={name}")
+        self._final_pods: dict[str, PodObject] | None = None
+        self._final_pods_lock = asyncio.Lock()
         self._is_over = False
         self._event_warnings: Mapping[str, str] = {}
         self._change_event = asyncio.Event()
         self._error: DanluError | None = None
         self._tasks: list[asyncio.Task[None]] = []
         job = ListOptions(namespace, fields=f"metadata.name={name}")
-        pods = ListOptions(namespace, labels=f"training.kubeflow.org/job-name={name}")
+        pods = self._pod_options
         report = ListOptions(namespace, fields=f"metadata.name={reports_config_map_name(name)}")
         self._connection = ConnectionMonitor(client, pods, lambda: self._notify_change(None, None))
         self._jobs: Informer[JobObject] = Informer(
@@ -174,8 +177,25 @@ class JobWatcher:
         view = self.view()
         self._is_over = view is None or view.finished
 
+    async def read_final_pods(self) -> None:
+        """Read the pods of a job that is over, once.
+
+        The job and its pods are watched separately, so its end may be seen before that of its pods,
+        or even before they are seen at all.
+        """
+        async with self._final_pods_lock:
+            if self._final_pods is not None:
+                return
+            try:
+                pods = (await self._client.list(POD, self._pod_options)).items
+            except OutsideError:
+                pods = ()  # those of the watch have to do
+            self._final_pods = {pod.metadata.uid: pod for pod in pods}
+        self._notify_change(None, None)
+
     def _own_pods(self) -> list[PodObject]:
-        return own_pods(list(self._pods.indexer), self._uid)
+        pods = {pod.metadata.uid: pod for pod in self._pods.indexer} | (self._final_pods or {})
+        return own_pods(list(pods.values()), self._uid)
 
     @property
     def report(self) -> ReportObject | None:

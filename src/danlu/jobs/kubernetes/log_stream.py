@@ -99,6 +99,8 @@ class JobLogStream:
 
     async def read_existing(self, *, tail: int | None) -> AsyncGenerator[LogLine, None]:
         """Yield the lines written so far, ordered by time; the last ``tail`` of each replica."""
+        if self._watcher.is_over:
+            await self._watcher.read_final_pods()
         self._discover_replicas()
         if self._max_tail is not None:
             tail = self._max_tail if tail is None else min(tail, self._max_tail)
@@ -142,6 +144,8 @@ class JobLogStream:
             # Read before looking at the pods: a change meanwhile makes the wait return immediately.
             before = self._watcher.generation
             over = self._watcher.is_over
+            if over:
+                await self._watcher.read_final_pods()
             self._discover_replicas()
             for replica, log in self._logs.items():
                 if replica not in self._tasks:
@@ -177,6 +181,7 @@ class JobLogStream:
     async def _read_until_end(self, log: ReplicaLog, *, over: bool) -> int:
         """Queue lines until the container or the job ends, and return their number."""
         if over:
+            await self._watcher.read_final_pods()
             return await self._enqueue_lines(log, follow=False)
         reading = asyncio.create_task(self._enqueue_lines(log, follow=True))
         try:

@@ -42,6 +42,7 @@ MAX_BYTES = 900 << 10
 
 _CODE, _FILES = "code", "files"
 _CODE_MOUNT, _FILES_MOUNT = "/run/danlu-code", "/run/danlu-files"
+_CHECKPOINTS_MOUNT = "/run/danlu-checkpoints"
 _DEFAULT_WORKDIR = "/workspace"
 _TERMINATION_LOG = "/dev/termination-log"
 
@@ -67,8 +68,12 @@ class PreparedJob(msgspec.Struct, frozen=True):
     lease: str = ""
 
 
-def prepare_job(submission: Submission, *, namespace: str, pull_secret: str = "") -> PreparedJob:
+def prepare_job(
+    submission: Submission, *, namespace: str, pull_secret: str = "", checkpoint_claim: str = ""
+) -> PreparedJob:
     """Return the manifests of a submission to ``namespace``.
+
+    The job's checkpoints are in the directory of its name on the volume of ``checkpoint_claim``.
 
     Raises :class:`UsageError` for a manifest with a different namespace, and for files that are too
     large to be sent.
@@ -82,7 +87,7 @@ def prepare_job(submission: Submission, *, namespace: str, pull_secret: str = ""
         )
     files = list_files(submission.files) if submission.files is not None else {}
     config_map = pack_files({_CODE: submission.code, _FILES: files})
-    rewriter = _JobRewriter(submission, framework, config_map, pull_secret)
+    rewriter = _JobRewriter(submission, framework, config_map, pull_secret, checkpoint_claim)
     manifest = write_job(rewriter.rewrite(namespace), framework)
     manifest["metadata"]["namespace"] = namespace
     return PreparedJob(
@@ -123,11 +128,13 @@ class _JobRewriter:
         framework: Framework,
         config_map: FileConfigMap,
         pull_secret: str,
+        checkpoint_claim: str,
     ) -> None:
         self._submission = submission
         self._framework = framework
         self._config_map = config_map
         self._pull_secret = pull_secret
+        self._checkpoint_claim = checkpoint_claim
 
     def rewrite(self, namespace: str) -> Job:
         job = self._submission.job
@@ -215,6 +222,10 @@ class _JobRewriter:
             mounts.append({"name": "danlu-code", "mountPath": _CODE_MOUNT, "readOnly": True})
             mounts.append({"name": "danlu-workspace", "mountPath": workdir})
         variables = self._exchange_env(container)
+        if self._checkpoint_claim:
+            mounts.append({"name": "danlu-checkpoints", "mountPath": _CHECKPOINTS_MOUNT})
+            directory = f"{_CHECKPOINTS_MOUNT}/{self._submission.job.name}"
+            variables.append({"name": "DANLU_CHECKPOINT_DIR", "value": directory})
         if variables:
             container = {**container, "env": [*variables, *(container.get("env") or ())]}
         return append_to(container, "volumeMounts", *mounts) if mounts else container
@@ -264,6 +275,9 @@ class _JobRewriter:
         ]
         if items[_CODE]:
             volumes.append({"name": "danlu-workspace", "emptyDir": {}})
+        if self._checkpoint_claim:
+            claim = {"claimName": self._checkpoint_claim}
+            volumes.append({"name": "danlu-checkpoints", "persistentVolumeClaim": claim})
         return volumes
 
 

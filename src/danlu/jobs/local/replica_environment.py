@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,6 +25,10 @@ from danlu.training.types import Job, ReplicaId
 from danlu.util.files import write_atomic
 from danlu.util.paths import Paths
 
+CHECKPOINTS_MOUNT = "/run/danlu-checkpoints"
+CHECKPOINT_VARIABLE = "DANLU_CHECKPOINT_DIR"
+"""Variable with the directory of checkpoints (``danlu.checkpoint_dir``)."""
+
 MPI_AGENT = "kubexec.sh"
 """The script with which MPI starts its daemons: ``kubectl exec`` on a cluster, our agent here."""
 
@@ -39,6 +45,7 @@ class ReplicaEnvironment:
         self._framework = find_framework(submission.job.kind)
         self._progress: ProgressServer | None = None
         self._volumes_root = job_dir.directory / "volumes"
+        self._checkpoints = checkpoint_directory(Path(settings.data), submission)
         self._tmpdir: TemporaryDirectory[str] | None = None
 
     @staticmethod
@@ -72,6 +79,8 @@ class ReplicaEnvironment:
                     remove_volumes(directory)
                 if self._tmpdir is not None:
                     self._tmpdir.cleanup()
+                with suppress(OSError):  # most jobs leave it empty
+                    self._checkpoints.rmdir()
 
     def warnings(self) -> tuple[str, ...]:
         """Return what could not be provided."""
@@ -81,6 +90,9 @@ class ReplicaEnvironment:
         """Return environment variables, which those of the job override."""
         contained = runs_in_container(self._submission, self._framework, replica)
         variables = {}
+        if _create_checkpoint_directory(self._checkpoints):
+            directory = CHECKPOINTS_MOUNT if contained else str(self._checkpoints)
+            variables[CHECKPOINT_VARIABLE] = directory
         if self._framework.needs_own_tmpdir and not contained:
             variables["TMPDIR"] = self._create_tmpdir(replica)
         if self._progress is not None:
@@ -107,6 +119,8 @@ class ReplicaEnvironment:
     def mounts(self, replica: ReplicaId) -> tuple[VolumeMount, ...]:
         """Return the mounts of all containers: the framework's files and progress credentials."""
         mounts = [VolumeMount(self._job_dir.files, FILES_MOUNT, readonly=True)]
+        if _create_checkpoint_directory(self._checkpoints):
+            mounts.append(VolumeMount(self._checkpoints, CHECKPOINTS_MOUNT))
         if self._progress is not None and self._progress.port is not None:
             credentials = self._progress.files(replica)
             mounts.append(VolumeMount(credentials, CREDENTIALS_MOUNT, readonly=True))
@@ -122,6 +136,24 @@ class ReplicaEnvironment:
         ports = () if port is None else (port,)
         paths = _settings_paths(self._settings)
         return ContainerEngine(paths, load_configuration(paths.config_file), ports=ports)
+
+
+def checkpoint_directory(data: Path, submission: Submission) -> Path:
+    """Return the directory of a job's checkpoints, by its name and its project."""
+    project = hashlib.sha256(os.fsencode(submission.directory.resolve())).hexdigest()[:8]
+    return data / "checkpoints" / f"{submission.job.name}-{project}"
+
+
+def _create_checkpoint_directory(directory: Path) -> bool:
+    """Return whether the directory exists; on a full disk jobs run without it."""
+    try:
+        # A container may run as any user. Other users of this machine cannot enter the parent.
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o777)
+    except OSError:
+        return False
+    return True
 
 
 def _settings_paths(settings: SupervisorSettings) -> Paths:

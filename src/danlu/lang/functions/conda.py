@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from danlu.environment.conda import CondaChannels, CondaEnvironment, CondaPackages
+from danlu.environment.conda import PIXI_HINT, CondaChannels, CondaEnvironment, CondaPackages
 from danlu.environment.types import Declaration, PythonPackages
 from danlu.graph.ops import FileEntry
 from danlu.lang.arg_types import FLAG, TEXT, TEXTS, CallError
@@ -47,10 +47,11 @@ def _declare_conda_packages(env: EnvironmentBuilder, call: BoundCall) -> None:
             hint="give the environment file, or names and channels",
             argument="env_file",
         )
-    if env_file and not env_file.endswith((".yml", ".yaml", "pixi.toml")):
+    if env_file and not env_file.endswith((".yml", ".yaml")):
+        is_pixi = env_file.rpartition("/")[2] == "pixi.toml"
         raise CallError(
-            f"install.conda_packages(): {env_file} is neither a YAML file nor a pixi.toml",
-            hint="name the file environment.yml",
+            f"install.conda_packages(): {env_file} is not a YAML file",
+            hint=PIXI_HINT if is_pixi else "name the file environment.yml",
             argument="env_file",
         )
     for name in names:
@@ -117,9 +118,7 @@ FUNCTIONS = (
                 "(`./channel`)",
                 (),
             ),
-            Parameter(
-                "env_file", TEXT, "path of an `environment.yml` or `pixi.toml` in the project", ""
-            ),
+            Parameter("env_file", TEXT, "path of an `environment.yml` in the project", ""),
         ),
         declare=_declare_conda_packages,
         example='install.conda_packages(["gcc"], channel=["conda-forge"])',

@@ -143,7 +143,7 @@ class _RequirementCollector:
         name = path.name
         if name == "pylock.toml" or (name.startswith("pylock.") and name.endswith(".toml")):
             self.locked.append(path)
-        elif name.endswith(".toml") and name != "pixi.toml":
+        elif name.endswith(".toml"):
             self.add_pyproject(path, None)
         elif name in ("setup.py", "setup.cfg"):
             raise ResolveError(

@@ -19,12 +19,13 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from danlu.errors import OutsideError, UsageError
+from danlu.errors import OutsideError, StoreError, TemporaryError, UsageError
 from danlu.sources.apt.archive import AptArchive
 from danlu.sources.apt.errors import update_error
 from danlu.sources.apt.host_config import HostApt, release_fields
 from danlu.sources.apt.sources_list import format_deb822
 from danlu.util.disk_cache import read_cache, write_cache
+from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.files import remove_tree, write_atomic
 from danlu.util.locks import try_file_lock
 from danlu.util.process import CompletedProcess, run
@@ -36,6 +37,13 @@ LIST_MAX_AGE = 15 * 60
 
 #: Directories whose lists have not been refreshed for this long (seconds) are removed.
 UNUSED_MAX_AGE = 30 * 24 * 3600
+
+#: How long (seconds) apt may do nothing: longer than its own time limits and delays.
+STUCK_SECONDS = 180.0
+LOW_DISK_STUCK_SECONDS = 45.0
+
+#: About the space that the package lists of a release and apt's caches of them need.
+_LISTS_BYTES = 200 << 20
 
 # The empty status file makes apt resolve as if nothing were installed. "Sandbox::User root" keeps
 # apt from switching to the user _apt, who cannot read this directory. "Error-Mode any" makes an
@@ -149,11 +157,38 @@ class PrivateApt(msgspec.Struct, frozen=True):
         _write_if_different(self.directory / "apt.conf", text)
 
     async def run(self, *args: str, options: Mapping[str, str] | None = None) -> CompletedProcess:
-        """Run one of apt's programs with this configuration."""
+        """Run one of apt's programs with this configuration.
+
+        Raises :class:`StoreError` if the disk is full, and :class:`TemporaryError` if the program
+        is stuck: on a full disk apt can wait for its own downloads for ever.
+        """
         extra = [
             part for name, value in (options or {}).items() for part in ("-o", f"{name}={value}")
         ]
-        return await run([args[0], *extra, *args[1:]], env=self.environment)
+        command = [args[0], *extra, *args[1:]]
+        try:
+            result = await run(command, env=self.environment, is_stuck=self._is_stuck)
+        except TimeoutError as error:
+            if self._is_disk_low():
+                raise self._disk_full_error() from error
+            raise TemporaryError(
+                f"{Path(args[0]).name} did nothing for {STUCK_SECONDS:.0f} seconds",
+                hint="check the network and the disk, and try again",
+            ) from error
+        output = (result.stdout + result.stderr).decode(errors="replace").splitlines()
+        if result.code and ran_out_of_space(self.directory, output):
+            raise self._disk_full_error()
+        return result
+
+    def _is_stuck(self, idle: float) -> bool:
+        return idle > (LOW_DISK_STUCK_SECONDS if self._is_disk_low() else STUCK_SECONDS)
+
+    def _is_disk_low(self) -> bool:
+        # What apt could not write completely it may have removed again.
+        return ran_out_of_space(self.directory, full_below=_LISTS_BYTES)
+
+    def _disk_full_error(self) -> StoreError:
+        return disk_full_error(f"danlu's downloads, for the package lists of {self.release_name}")
 
     def list_age(self) -> float:
         """Return the age of the package lists in seconds; infinite without lists."""

@@ -135,9 +135,9 @@ def _read_lines(
             hint="convert it, for example with `iconv -t UTF-8`",
         ) from error
     if _is_conda_file(path):
-        from danlu.sources.pixi_manifest import parse_conda_file  # few projects have one
+        from danlu.sources.environment_file import parse_environment_file  # few projects have one
 
-        yield from _parse_lines(parse_conda_file(text, path.name).pip, path, environ)
+        yield from _parse_lines(parse_environment_file(text, path.name).pip, path, environ)
     else:
         yield from parse_requirements(text, path, environ)
 
@@ -164,7 +164,7 @@ def _parse_lines(
 
 def _is_conda_file(path: Path) -> bool:
     """Return whether a file lists Python packages next to conda packages."""
-    return path.suffix in (".yml", ".yaml") or path.name == "pixi.toml"
+    return path.suffix in (".yml", ".yaml")
 
 
 def _parse_line(option: str, text: str, path: Path, number: int) -> RequirementLine:

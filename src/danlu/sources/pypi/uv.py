@@ -15,7 +15,7 @@ from typing import IO
 import msgspec
 from msgspec.structs import replace
 
-from danlu.errors import MachineError
+from danlu.errors import MachineError, TemporaryError
 from danlu.sandbox.machine_settings import WHEN_LOCKED, Decision
 from danlu.sandbox.pip_indexes import render_uv_toml
 from danlu.sources.pypi.indexes import IndexSettings, select_uv_settings, uv_environment
@@ -57,6 +57,10 @@ def target_options(target: PlatformTarget) -> list[str]:
     return ["--python-version", target.python, "--python-platform", target.uv_platform]
 
 
+#: How long uv may do nothing: longer than it waits for another uv's lock.
+_STUCK_SECONDS = 900.0
+
+
 class UvCommand(msgspec.Struct, frozen=True):
     """A command of uv: its arguments, environment and working directory.
 
@@ -73,13 +77,20 @@ class UvCommand(msgspec.Struct, frozen=True):
         from danlu.util.process import run  # loads anyio, which `start` does not need
 
         with self._open_settings() as (environment, descriptors):
-            done = await run(
-                self.args,
-                env=environment,
-                cwd=self.directory,
-                umask=_UMASK,
-                pass_fds=descriptors,
-            )
+            try:
+                done = await run(
+                    self.args,
+                    env=environment,
+                    cwd=self.directory,
+                    umask=_UMASK,
+                    pass_fds=descriptors,
+                    is_stuck=lambda idle: idle > _STUCK_SECONDS,
+                )
+            except TimeoutError as error:
+                raise TemporaryError(
+                    f"uv did nothing for {_STUCK_SECONDS / 60:.0f} minutes",
+                    hint="check the network and the disk, and try again",
+                ) from error
         return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
     def start(self, messages: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -43,6 +43,7 @@ MOUNTED = (".codex", ".cache/huggingface")
 
 _HOST = re.compile(r"\b(?:[a-z0-9-]+\.)+[a-z]{2,}\b")
 _FILE_NAME = re.compile(r"\.(?:envd|toml|json|gz|txt|conda|whl|py|R|lock|condarc)$")
+_MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _STEP_WITHOUT_NETWORK = re.compile(r"[Cc]ould not resolve host:? ([a-z0-9.-]+)")
 
 
@@ -71,14 +72,23 @@ class BuildFileOutcome:
         return [name for name in names if not _FILE_NAME.search(name)]
 
     @property
+    def undeclared(self) -> str:
+        """The module that a package imports and does not require, if that is why it fails."""
+        match = _MISSING_MODULE.search(self.message) if self.stage == "run" else None
+        return match[1] if match else ""
+
+    @property
     def works_or_explains(self) -> bool:
-        """Whether the file works, or an unreachable host is reported as the cause."""
-        return not self.stage or (self.code in (1, 3) and bool(self.hosts))
+        """Whether the file works, or the cause is an unreachable host or a package itself."""
+        explained = bool(self.hosts) and self.code in (1, 3)
+        return not self.stage or explained or bool(self.undeclared)
 
     def describe(self) -> str:
         """Return a row of the table."""
         works = {"lock": "no | no", "build": "yes | no", "run": "yes | no", "": "yes | yes"}
-        reason = ", ".join(self.hosts) if self.stage else " ".join(self.imported)
+        reason = self.undeclared or ", ".join(self.hosts)
+        if not self.stage:
+            reason = " ".join(self.imported)
         return f"| `{self.file}` | {works[self.stage]} | {reason} |"
 
 

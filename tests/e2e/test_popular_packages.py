@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +70,21 @@ def read_image(output: str) -> Any:
 
 def build_as_ordinary_user(project: Path) -> str:
     """Build a project with a store of another user, and return what is printed."""
-    shared = project.parent / f"{project.name}-shared"
-    shutil.copytree(project, shared)
-    subprocess.run(["chmod", "-R", "a+rX", str(shared)], check=True)
-    for directory in shared.parents:
-        directory.chmod(directory.stat().st_mode | 0o001)
     program = str(Path(sys.executable).with_name("danlu"))
-    command = [sys.executable, "-m", "tests.ordinary_user"]
-    command += ["sh", "-c", _BUILD_AS_USER, "sh", str(shared), program]
     variables = {name: text for name, text in os.environ.items() if name != "DANLU_HOME"}
-    result = subprocess.run(
-        command,
-        env={**variables, "DANLU_UPKEEP": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # pytest closes the directories above its own to other users.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        for name in ("build.envd", "danlu.lock"):
+            shutil.copyfile(project / name, Path(place, name))
+        subprocess.run(["chmod", "-R", "a+rX", place], check=True)
+        command = [sys.executable, "-m", "tests.ordinary_user"]
+        command += ["sh", "-c", _BUILD_AS_USER, "sh", place, program]
+        result = subprocess.run(
+            command,
+            env={**variables, "DANLU_UPKEEP": "off"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -121,17 +121,17 @@ def _read_lines(
     try:
         text = tree.read_text(path, "utf-8-sig")
     except FileNotFoundError:
-        raise ResolveError(f"requirements file {_shown(path, tree)} not found") from None
+        raise ResolveError(f"requirements file {_format_path(path, tree)} not found") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ResolveError(
-            f"cannot read requirements file {_shown(path, tree)}: {reason}"
+            f"cannot read requirements file {_format_path(path, tree)}: {reason}"
         ) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ResolveError(
-            f"{_shown(path, tree)} is not UTF-8: {error.reason}",
-            span=Span(_shown(path, tree), line),
+            f"{_format_path(path, tree)} is not UTF-8: {error.reason}",
+            span=Span(_format_path(path, tree), line),
             hint="convert it, for example with `iconv -t UTF-8`",
         ) from error
     if _is_conda_file(path):
@@ -142,7 +142,7 @@ def _read_lines(
         yield from parse_requirements(text, path, environ)
 
 
-def _shown(path: Path, tree: ProjectTree) -> str:
+def _format_path(path: Path, tree: ProjectTree) -> str:
     return os.path.relpath(path, os.path.abspath(tree.project))
 
 

@@ -122,7 +122,7 @@ def test_killed_replicas_are_named() -> None:
     killed = [ReplicaView(replica(index), "Stopped", reason="Killed") for index in range(2)]
     gentle = ReplicaView(replica(2), "Stopped", exit_code=143)
     assert describe_kills(view("Failed", *killed, gentle)) == (
-        "worker-0, worker-1 did not end in time and were killed"
+        "worker-0, worker-1 had not ended and were killed"
     )
     assert describe_kills(view("Failed", gentle)) == ""
 

@@ -163,7 +163,7 @@ def test_interrupt_kills_replicas_that_ignore_sigterm_after_the_grace_period(
     _, output = run.communicate(timeout=60)
     assert run.returncode == code
     assert "stopping: waiting up to 1 s for worker-0, worker-1" in output
-    assert "worker-0, worker-1 did not end in time and were killed" in output
+    assert "worker-0, worker-1 had not ended and were killed" in output
     wait_until(lambda: all(is_dead(int(pid.read_text())) for pid in pids))
 
 

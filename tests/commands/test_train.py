@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +364,28 @@ def test_dry_run_of_a_manifest_keeps_all_documents(project: Path, settings: Sett
     again = read_manifest_file(format_manifest(plan, "yaml"), "again")
     assert set(again.objects) == {"ConfigMap/settings"}
     assert write_job(read_job(again.job, find_framework("pytorch"))) == write_job(plan.job)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--epochs", "3"]])
+def test_a_container_without_a_command_is_refused_as_a_process(
+    project: Path, settings: Settings, arguments: list[str]
+) -> None:
+    container = {"name": "pytorch", "image": "team/env:1", "args": arguments}
+    worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    document = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "job"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": worker}},
+    }
+    options = train_options(project, file="-", text=json.dumps(document), host_python=True)
+    with pytest.raises(UsageError, match="container pytorch of Worker has no command"):
+        build_submission(
+            plan_job(options, settings=settings),
+            options,
+            settings=settings,
+            progress=lambda event: None,
+        )
 
 
 def test_flags_that_conflict_with_a_manifest_are_an_error(

@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -126,6 +127,13 @@ def test_a_stopped_environment_is_started(danlu: Danlu, project: Path, box_home:
     danlu("up", "-d", "--env", "A=1", cwd=project)
     danlu("stop", "digits", cwd=project)
     assert enter_shell(project, box_home) == (4, True)
+
+
+def test_two_terminals_start_it_once(danlu: Danlu, project: Path, box_home: Path) -> None:
+    danlu("stop", "digits", cwd=project)
+    with ThreadPoolExecutor() as threads:
+        results = list(threads.map(lambda _: enter_shell(project, box_home), range(2)))
+    assert results == [(4, False)] * 2
 
 
 def test_another_command_line_is_not_answered(project: Path, box_home: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from pathlib import Path
 
 from danlu.notebook.cells import unpack_results
@@ -60,4 +62,9 @@ def test_result_limit_error_names_the_size(notebook: Path) -> None:
     result = run(bundle)
     assert (result.code, result.value) == (1, None)
     assert "cannot return x: it takes 3.0 MiB, but the limit is 1.0 MiB" in result.err
-    assert "hint: write it to a file" in result.err
+    assert "hint: raise `transfer_limit` (DANLU_TRANSFER_LIMIT) before the job" in result.err
+    kept = re.search(r"the return value is too large; it is kept in (\S+) \(", result.err)
+    assert kept is not None
+    assert pickle.loads(Path(kept[1]).read_bytes()) == {"x": bytes(3 << 20)}
+    Path(kept[1]).unlink()
+    assert "or write it to a file in the working directory" in result.err

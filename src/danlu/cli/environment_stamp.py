@@ -13,16 +13,17 @@ import os
 import sys
 
 from danlu.cli.command_stamp import data_directory, find_answer
-from danlu.engine.control_client import SUPERVISOR_LOCK
+from danlu.engine.control_client import CONTROL_SOCKET, STATE_FILE, SUPERVISOR_LOCK
 from danlu.engine.foreground_exec import run_in_foreground, terminal_variables
 from danlu.engine.ssh.connection_client import serve_by_listener
+from danlu.engine.supervisor_spawn import STARTED, environment_lock_file, spawn_supervisor
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
-from danlu.util.locks import lock_is_held
+from danlu.util.locks import file_lock, lock_is_held
 
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 #: What :mod:`danlu.cli.program_command` exits with if danlu fails before the program starts.
 _EXIT_NOT_STARTED = 125
@@ -92,18 +93,31 @@ def _open_shell(arguments: Sequence[str]) -> int | None:
         directory, before, after = answer["environment"], answer["before"], answer["after"]
     except KeyError:
         return None
-    if not _runs(directory):
-        if "starts" not in answer:
-            return None
-        from danlu.cli.environment_start import start_as_before
-
-        if not start_as_before(arguments, answer):
-            return None
+    can_start = "starts" in answer
+    if not _runs(directory) and not (can_start and _start_as_before(arguments, answer)):
+        return None
     _write_stderr(before)
     code = run_in_foreground(directory, _encode_exec((), terminal=True), terminal=True)
     if _runs(directory):
         _write_stderr(after)
     return code
+
+
+def _start_as_before(arguments: Sequence[str], answer: Mapping[str, str]) -> bool:
+    """Start the stopped environment of an answer; return False if the program has to do it."""
+    directory = answer["environment"]
+    with file_lock(environment_lock_file(*os.path.split(directory))):
+        # Another process may have changed or removed the environment before we got the lock.
+        if find_answer(arguments) != answer:
+            return False
+        report = spawn_supervisor(directory)
+        if report not in (None, STARTED):
+            return False
+    if report and answer["after"]:  # which is empty with -q
+        with open(os.path.join(directory, STATE_FILE), encoding="utf-8") as file:
+            warnings = json.load(file).get("warnings", ())
+        _write_stderr("".join(f"note: {text}\n" for text in warnings))
+    return True
 
 
 def _serve_ssh(arguments: Sequence[str]) -> int | None:
@@ -119,7 +133,9 @@ def _serve_ssh(arguments: Sequence[str]) -> int | None:
 
 
 def _runs(directory: str) -> bool:
-    return lock_is_held(os.path.join(directory, SUPERVISOR_LOCK))
+    """Return whether the environment runs; one that is being started does not yet."""
+    is_listening = os.path.exists(os.path.join(directory, CONTROL_SOCKET))
+    return is_listening and lock_is_held(os.path.join(directory, SUPERVISOR_LOCK))
 
 
 def _encode_exec(args: Sequence[str], *, terminal: bool) -> bytes:

@@ -28,7 +28,13 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
-from danlu.commands.job_view_model import JOB_COLUMNS, format_metrics, job_row, replica_row
+from danlu.commands.job_view_model import (
+    JOB_COLUMNS,
+    format_metrics,
+    job_row,
+    list_job_gpus,
+    replica_row,
+)
 from danlu.commands.jobs.first_failure import correct_first_failure
 from danlu.commands.jobs.prune import configured_policy, prune_jobs
 from danlu.commands.jobs.report import (
@@ -93,9 +99,12 @@ def ls(form: str) -> None:
     else:
         now = datetime.now(UTC)
         head = [title.upper() for title in JOB_COLUMNS]
-        print_table(
-            head, [_style_row(job_row(view, now=now)) for view in views], run.terminal, right=(3,)
-        )
+        rows = [_style_row(job_row(view, now=now)) for view in views]
+        gpus = [list_job_gpus(view) for view in views]
+        if any(text != "-" for text in gpus):
+            head.append("GPU")
+            rows = [[*row, text] for row, text in zip(rows, gpus, strict=True)]
+        print_table(head, rows, run.terminal, right=(3,))
 
 
 def _style_row(row: Sequence[str]) -> list[str | TableCell]:

@@ -23,7 +23,8 @@ from danlu.errors import DanluError
 from danlu.util.human import format_age
 
 _STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Damaged": "red"}
-_HEAD = ("NAME", "CONTEXT", "STATE", "SINCE", "SERVICES", "PORTS", "PROJECT")
+_HEAD = ("NAME", "CONTEXT", "STATE", "SINCE", "SERVICES", "PORTS", "GPU", "PROJECT")
+_GPU_COLUMN = _HEAD.index("GPU")
 
 
 @declare_command("ps")
@@ -76,7 +77,11 @@ def _list_other_machines(run: Session) -> Iterator[dict[str, Any]]:
 
 def _print_environments(environments: Sequence[ListedEnvironment], run: Session) -> None:
     now = datetime.now(UTC)
-    print_table(_HEAD, [_describe_row(item, now) for item in environments], run.terminal)
+    head, rows = list(_HEAD), [_describe_row(item, now) for item in environments]
+    if not any(item.assigned_gpus for item in environments):
+        del head[_GPU_COLUMN]
+        rows = [[*row[:_GPU_COLUMN], *row[_GPU_COLUMN + 1 :]] for row in rows]
+    print_table(head, rows, run.terminal)
     for item in environments:
         if item.phase == "Damaged":
             run.terminal.info(f"warning: {item.reason}")
@@ -96,5 +101,6 @@ def _describe_row(environment: ListedEnvironment, now: datetime) -> list[str | T
         format_age(seconds_since(since, now)) if since else "-",
         f"{sum(service.running for service in services)}/{len(services)}" if services else "-",
         ports or "-",
+        ",".join(map(str, environment.assigned_gpus)) or "-",
         environment.project or "-",
     ]

@@ -23,7 +23,7 @@ from danlu.cli.options import (
 from danlu.cli.session import Session, current_session
 from danlu.commands.jobs.views import parse_scaling
 from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import format_manifest, plan_job
+from danlu.commands.train.plan import describe_missing_parts, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
 from danlu.errors import UsageError
 from danlu.util.human import parse_duration
@@ -221,6 +221,9 @@ def command(
         ignored = ", ".join(planned.ignored_objects)
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
     if dry_run:
+        missing = describe_missing_parts(planned, options)
+        if missing:
+            print_warning(missing, run.terminal)
         run.terminal.write_stdout(format_manifest(planned, form or "yaml").rstrip("\n"))
         return 0
     if planned.target is not None and planned.target.description:

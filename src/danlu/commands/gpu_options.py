@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,15 +42,21 @@ def decide_gpus(
     return str(available or "")
 
 
-def find_gpu_edits(gpus: str, layers: Sequence[Path], config: Configuration) -> ContainerEdits:
-    """Return what the GPUs of :func:`decide_gpus` need in a container of an image's layers.
-
-    Raises :class:`~danlu.errors.MachineError` if this machine does not have them.
-    """
+def hold_gpus(
+    gpus: str,
+    layers: Sequence[Path],
+    config: Configuration,
+    *,
+    work: Path,
+    uid: int,
+    share: bool,
+    progress: Progress,
+) -> AbstractContextManager[ContainerEdits]:
+    """Keep the GPUs of :func:`decide_gpus`; see :func:`danlu.engine.gpu.allocation.hold_gpus`."""
     if not gpus:
-        return ContainerEdits()
-    from danlu.engine.gpu.provider import provide_gpus
-    from danlu.engine.gpu.selection import parse_gpus
-    from danlu.sandbox.layer_view import LayerView
+        return nullcontext(ContainerEdits())
+    from danlu.engine.gpu import allocation
 
-    return provide_gpus(parse_gpus(gpus), LayerView(layers), config)
+    return allocation.hold_gpus(
+        gpus, layers, config, work=work, uid=uid, share=share, progress=progress
+    )

@@ -120,6 +120,13 @@ def job_row(view: JobView, *, now: datetime) -> tuple[str, ...]:
     )
 
 
+def list_job_gpus(view: JobView) -> str:
+    """Return the indexes of the GPUs that a job has; ``-`` if it has none."""
+    running = (replica for replica in view.replicas if replica.exit_code is None)
+    gpus = sorted({gpu for replica in running for gpu in replica.gpus})
+    return ",".join(map(str, gpus)) or "-"
+
+
 def count_done(view: JobView) -> int:
     """Count the replicas that are done.
 
@@ -167,8 +174,16 @@ def replica_row(replica: ReplicaView) -> tuple[str, ...]:
         "-" if replica.exit_code is None else str(replica.exit_code),
         "-" if replica.cpu is None else f"{replica.cpu:.2f}",
         "-" if replica.memory is None else format_size(replica.memory),
-        ",".join(map(str, replica.gpus)) or "-",
+        _format_gpus(replica),
     )
+
+
+def _format_gpus(replica: ReplicaView) -> str:
+    """Return the indexes of a replica's GPUs, and what it uses of them: ``0,1 (97%, 3.2 GB)``."""
+    indexes = ",".join(map(str, replica.gpus)) or "-"
+    used = [] if replica.gpu_utilization is None else [f"{replica.gpu_utilization:.0%}"]
+    used += [] if replica.gpu_memory is None else [format_size(replica.gpu_memory)]
+    return f"{indexes} ({', '.join(used)})" if used else indexes
 
 
 def progress_bar(percentage: int, *, width: int = 24, unicode: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from danlu.commands.container_options import (
     select_mounts,
 )
 from danlu.commands.driver_check import check_driver
-from danlu.commands.gpu_options import decide_gpus, find_gpu_edits
+from danlu.commands.gpu_options import decide_gpus, hold_gpus
 from danlu.commands.named_commands import has_program, resolve_command, suggest_command
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
@@ -74,6 +75,7 @@ def run_command(
     The project is mounted read-write, and the command starts there. Raises
     :class:`~danlu.errors.DanluError` if the command could not be started.
     """
+    uid = os.getuid()  # before a build or the container enters a user namespace
     binds = tuple(parse_volume(text) for text in volumes)
     variables = dict(parse_variable(text) for text in environment)
     seccomp = parse_security(security) or settings.config.seccomp
@@ -109,22 +111,31 @@ def run_command(
             )
         trees = tuple(layer.tree for layer in stack)
         config = parse_image_config(stored.config)
-        code = run_here(
-            add_bytecode_trees(store, stored, stack),
-            config,
-            args=args if is_program else resolve_command(args, runtime),
-            project=directory,
-            volumes=(*declared, *binds),
-            environment=variables,
-            user=user,
-            terminal=terminal,
-            edits=find_gpu_edits(chosen_gpus, trees, settings.config),
+        with hold_gpus(
+            chosen_gpus,
+            trees,
+            settings.config,
             work=work,
-            runtime_name=settings.config.runtime,
-            seccomp=seccomp,
-            init=() if skip_init else runtime.init,
-            shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
-        )
+            uid=uid,
+            share=not gpus,
+            progress=progress,
+        ) as edits:
+            code = run_here(
+                add_bytecode_trees(store, stored, stack),
+                config,
+                args=args if is_program else resolve_command(args, runtime),
+                project=directory,
+                volumes=(*declared, *binds),
+                environment=variables,
+                user=user,
+                terminal=terminal,
+                edits=edits,
+                work=work,
+                runtime_name=settings.config.runtime,
+                seccomp=seccomp,
+                init=() if skip_init else runtime.init,
+                shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
+            )
     if code == _NOT_FOUND and args and not is_program:
         search_path = variables.get("PATH", dict(config.environment).get("PATH", SYSTEM_PATH))
         hint = suggest_command(args[0], runtime)

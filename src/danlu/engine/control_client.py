@@ -15,9 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The supervisor's files in the directory of its environment: the lock is held while it runs.
+#: Files of a supervisor in the directory of its environment: the lock is held while it runs.
 SUPERVISOR_LOCK = "supervisor.lock"
 CONTROL_SOCKET = "control.sock"
+STATE_FILE = "state.json"
 
 _CHUNK_SIZE = 1 << 16
 _REQUEST_TIMEOUT = 10.0

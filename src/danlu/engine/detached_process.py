@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from danlu.util.spawn import spawn_process
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _REPORT_TIMEOUT_MS = 60_000
 _CHUNK_SIZE = 1 << 16
@@ -17,7 +20,11 @@ FIRST_FD = 3
 
 
 def spawn_module(
-    module: str, arguments: Sequence[str], log: Path, *, descriptors: Sequence[int] = ()
+    module: str,
+    arguments: Sequence[str],
+    log: str | os.PathLike[str],
+    *,
+    descriptors: Sequence[int] = (),
 ) -> int:
     """Start ``python -m module`` in a new session; return the descriptor of its report.
 

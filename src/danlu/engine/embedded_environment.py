@@ -19,10 +19,12 @@ from danlu.engine.container_process import ContainerProcess, spawn_session
 from danlu.engine.container_scripts import LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
+from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.private_network import PrivateNetwork
 from danlu.engine.procfs import descendants, measure_usage
+from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
 from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
 from danlu.engine.vscode_servers import find_server_mount
 from danlu.errors import MachineError, UsageError
@@ -57,6 +59,7 @@ class EmbeddedEngine:
         self._open_files = raise_fd_limit()
         # Found before the namespaces hide the machine's control groups.
         self._cgroups = CgroupManager.detect()
+        self._uid = os.getuid()
         userns.enter(paths)
 
     async def start_container(
@@ -67,7 +70,7 @@ class EmbeddedEngine:
         Raises :class:`~danlu.errors.DanluError` if it could not be started.
         """
         container = EmbeddedContainer(
-            environment, spec, self._paths, self._config, self._open_files
+            environment, spec, self._paths, self._config, self._open_files, self._uid
         )
         await container.start(self._cgroups, resources)
         return container
@@ -83,7 +86,9 @@ class EmbeddedContainer:
         paths: Paths,
         config: Configuration,
         open_files: tuple[int, int],
+        uid: int,
     ) -> None:
+        self._uid = uid
         self._open_files = open_files
         self.warnings: list[str] = []
         self._environment = environment
@@ -120,7 +125,7 @@ class EmbeddedContainer:
         # Users that were added inside are found, too.
         self._layers = (*trees, self._environment.upper)
         self._view = LayerView(self._layers)
-        self._edits = provide_gpus(parse_gpus(self._spec.gpus), self._view, self._config)
+        self._edits = self._provide_gpus()
         process = self._build_process(ExecRequest(self._choose_init()))
         group = self._create_cgroup(cgroups, resources)
         enter = enter_script(group.fd_count) if group else ""
@@ -158,6 +163,17 @@ class EmbeddedContainer:
                 hint="`danlu doctor` checks this machine",
             )
         self._target = ExecTarget(chosen, bundle, main, group, passes_streams=True)
+
+    def _provide_gpus(self) -> ContainerEdits:
+        selection = parse_gpus(self._spec.gpus)
+        if not selection:
+            return ContainerEdits()
+        allocator = ResourceAllocator(ledger_file(self._uid), self._environment.directory)
+        selection, warning = allocate_gpus(
+            selection, allocator, self._config, share=self._spec.shares_gpus
+        )
+        self.warnings += [warning] if warning else []
+        return provide_gpus(selection, self._view, self._config)
 
     async def _open_network(
         self, process: ProcessSpec, work: Path, resources: ExitStack

@@ -28,9 +28,10 @@ from typing import Literal
 
 import msgspec
 
-from danlu.engine.control_client import CONTROL_SOCKET
+from danlu.engine.control_client import CONTROL_SOCKET, STATE_FILE
 from danlu.engine.procfs import boot_time
 from danlu.engine.supervisor_directory import SupervisorDirectory
+from danlu.engine.supervisor_spawn import SETTINGS_FILE, environment_lock_file
 from danlu.engine.types import ResourceLimits, VolumeMount
 from danlu.errors import StoreError, UsageError
 from danlu.util.config import NetworkName
@@ -96,6 +97,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         environment: Variables in addition to the image's.
         user: Empty for the image's user.
         gpus: As for ``--gpus``; empty for none.
+        shares_gpus: Whether it may use GPUs that others have, if too few are free.
         shm_size: Bytes of ``/dev/shm``; 0 for the default.
         init: Shell commands that run once per start, before the services.
         engine: What runs the container (:mod:`danlu.engine.environment_engines`).
@@ -115,6 +117,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str = ""
     limits: ResourceLimits = ResourceLimits()
     gpus: str = ""
+    shares_gpus: bool = False
     shm_size: int = 0
     init: tuple[str, ...] = ()
     services: tuple[ServiceSpec, ...] = ()
@@ -201,7 +204,7 @@ class EnvironmentDirectory(SupervisorDirectory):
     @property
     def state_file(self) -> Path:
         """The current state; its time is when the supervisor was last seen alive."""
-        return self.directory / "state.json"
+        return self.directory / STATE_FILE
 
     def exists(self) -> bool:
         """Return whether there is such an environment.
@@ -254,11 +257,7 @@ class EnvironmentDirectory(SupervisorDirectory):
 
     def read_settings(self) -> EngineSettings:
         """Read the supervisor's settings."""
-        return decode((self.directory / "settings.json").read_bytes(), EngineSettings)
-
-    def write_settings(self, settings: EngineSettings) -> None:
-        """Write the supervisor's settings."""
-        (self.directory / "settings.json").write_bytes(encode(settings))
+        return decode((self.directory / SETTINGS_FILE).read_bytes(), EngineSettings)
 
     def read_state(self) -> EnvironmentState:
         """Return the current state; a supervisor that was killed could not write its last one."""
@@ -320,17 +319,12 @@ def list_environments(root: Path) -> Iterator[EnvironmentDirectory]:
 
 def lock_environment(root: Path, name: str) -> AbstractContextManager[None]:
     """Hold the lock for creating, starting, renaming or removing an environment below ``root``."""
-    # No environment has a name that starts with a dot, but one may be called `other.lock`.
-    return file_lock(_lock_file(root, name))
+    return file_lock(environment_lock_file(root, name))
 
 
 def try_environment_lock(root: Path, name: str) -> AbstractContextManager[bool]:
     """Hold that lock if it is free; the context's value says whether it was."""
-    return try_file_lock(_lock_file(root, name))
-
-
-def _lock_file(root: Path, name: str) -> Path:
-    return root / f".{name}.lock"
+    return try_file_lock(environment_lock_file(root, name))
 
 
 def check_environment_name(name: str) -> str:

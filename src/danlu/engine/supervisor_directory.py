@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 
 from danlu.engine.control_client import SUPERVISOR_LOCK
+from danlu.engine.supervisor_spawn import SUPERVISOR_LOG
 from danlu.errors import DanluError
 from danlu.util.locks import lock_is_held
 
 
-class StartReport(msgspec.Struct, frozen=True):
+class StartReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a supervisor reports when it has started: empty, or its error and the exit code."""
 
     error: str = ""
@@ -50,7 +51,7 @@ class SupervisorDirectory:
     @property
     def supervisor_log(self) -> Path:
         """File with the supervisor's own output."""
-        return self.directory / "supervisor.log"
+        return self.directory / SUPERVISOR_LOG
 
     def is_running(self) -> bool:
         """Return whether the lock is held."""

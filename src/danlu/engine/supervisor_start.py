@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from contextlib import suppress
 
-from danlu.engine.detached_process import FIRST_FD, read_report, spawn_module
 from danlu.engine.environment_directory import EngineSettings, EnvironmentDirectory
 from danlu.engine.supervisor_directory import StartReport
+from danlu.engine.supervisor_spawn import spawn_supervisor
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
-from danlu.util.json_codec import decode
+from danlu.util.json_codec import decode, encode
 from danlu.util.paths import Paths
 
 _START_TIMEOUT = 60.0
@@ -25,29 +22,11 @@ def start_supervisor(environment: EnvironmentDirectory, paths: Paths) -> bool:
     Two callers at the same time start one supervisor; both return when the environment runs.
     Raises :class:`DanluError` if the environment could not be started.
     """
-    lock = os.open(environment.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _wait_until_running(environment)
-            return False
-        settings = EngineSettings(str(paths.config), str(paths.data), str(paths.state))
-        environment.write_settings(settings)
-        for directory in (environment.upper, environment.logs):
-            directory.mkdir(exist_ok=True)
-        # A client that connects before the supervisor listens must not reach an old socket.
-        with suppress(FileNotFoundError):
-            environment.control_socket.unlink()
-        reading = spawn_module(
-            "danlu.engine.environment_supervisor",
-            (str(environment.directory), str(FIRST_FD), str(FIRST_FD + 1)),
-            environment.supervisor_log,
-            descriptors=(lock,),
-        )
-        report = read_report(reading)
-    finally:
-        os.close(lock)
+    settings = EngineSettings(str(paths.config), str(paths.data), str(paths.state))
+    report = spawn_supervisor(environment.directory, encode(settings))
+    if report is None:
+        _wait_until_running(environment)
+        return False
     if not report:
         reason = environment.last_error() or "it printed no error"
         raise OutsideError(

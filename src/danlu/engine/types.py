@@ -103,10 +103,16 @@ class ResourceUsage(msgspec.Struct, frozen=True):
 
 
 class UsageRate(msgspec.Struct, frozen=True):
-    """Usage over the last interval: CPU cores, None if not known yet; bytes of memory now."""
+    """Usage over the last interval: CPU cores, None if not known yet; bytes of memory now.
+
+    ``gpu`` is the mean utilization of the GPUs, 0 to 1, and ``gpu_memory`` the bytes in use on
+    them; None if unknown.
+    """
 
     cpu: float | None
     memory: int
+    gpu: float | None = None
+    gpu_memory: int | None = None
 
 
 class RunningContainer(Protocol):

@@ -32,4 +32,4 @@ def killed_sentence(replicas: Iterable[ReplicaId]) -> str:
     """Return which replicas were killed when their job was stopped; empty if none."""
     killed = list(replicas)
     verb = "were" if len(killed) > 1 else "was"
-    return f"{name_some(killed)} did not end in time and {verb} killed" if killed else ""
+    return f"{name_some(killed)} had not ended and {verb} killed" if killed else ""

@@ -85,6 +85,8 @@ class ReplicaView(msgspec.Struct, frozen=True):
         state: *Stopped* was ended by the user, or because the job was finished.
         cpu: Cores over the last interval, ``memory`` bytes, of all its processes.
         gpus: Indexes of the GPUs assigned to it.
+        gpu_utilization: Mean share of time in which these computed, 0 to 1; None if unknown, and
+            ``gpu_memory`` the bytes in use on them.
         waits: What a replica that is not running waits for; on a cluster it begins with the reason
             of Kubernetes, verbatim.
     """
@@ -98,6 +100,8 @@ class ReplicaView(msgspec.Struct, frozen=True):
     cpu: float | None = None
     memory: int | None = None
     gpus: tuple[int, ...] = ()
+    gpu_utilization: float | None = None
+    gpu_memory: int | None = None
     pid: int | None = None
     host: str = ""
     waits: str = ""

@@ -19,7 +19,10 @@ _MEASURE_FACTOR = 16
 #: How many parts of a value to try when looking for the one that cannot be pickled.
 _MAX_TRIES = 300
 
-_TOO_LARGE_HINT = "write it to a file in the working directory or in a volume"
+TOO_LARGE_HINT = (
+    "raise `transfer_limit` (DANLU_TRANSFER_LIMIT) before the job is started, or write it to a file"
+    " in the working directory or in a volume"
+)
 
 #: Modules whose pickles every Python reads: if a pickle mentions no others, versions do not matter.
 PORTABLE_MODULES = frozenset(
@@ -73,10 +76,10 @@ def pickle_value(name: str, value: object, *, max_bytes: int, room: int) -> "dic
     try:
         data = dump_value(value, min(max_bytes, room))
     except TooLarge as error:
-        raise NotSent(_format_size_error(error, max_bytes, room), _TOO_LARGE_HINT) from None
+        raise NotSent(_format_size_error(error, max_bytes, room), TOO_LARGE_HINT) from None
     except Exception as error:
         if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
-            raise NotSent("it is nested too deeply", _TOO_LARGE_HINT) from None
+            raise NotSent("it is nested too deeply", TOO_LARGE_HINT) from None
         raise NotSent(_pickling_reason(name, value, error), _pickling_hint(error)) from error
     modules = list_modules(data)
     if "__main__" in modules:
@@ -91,7 +94,7 @@ def check_size(size: int, max_bytes: int, room: int) -> None:
     """Raise :class:`NotSent` if ``size`` exceeds the limit or what is left of it."""
     if size > min(max_bytes, room):
         message = _format_size_error(TooLarge(size, True), max_bytes, room)
-        raise NotSent(message, _TOO_LARGE_HINT)
+        raise NotSent(message, TOO_LARGE_HINT)
 
 
 def _format_size_error(error: TooLarge, max_bytes: int, room: int) -> str:

@@ -67,8 +67,14 @@ def return_values(values: "dict[str, Any]", limit: int) -> None:
 
     Raises :class:`pickles.NotSent` for a value that cannot be encoded, and :class:`NotDelivered`.
     """
-    data = encode_values(values, limit)
     path = os.environ.get(VALUE_FILE)
+    try:
+        data = encode_values(values, limit)
+    except pickles.NotSent as error:
+        # On a cluster other directories are lost with the pod.
+        if path and error.hint == pickles.TOO_LARGE_HINT:
+            _print_message(f"the return value is too large; {_keep_values(values)}")
+        raise
     if path:
         _write_value(path, data, values)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ def _from_os_error(error: OSError, root: Path) -> StoreError:
     if is_disk_full(error):
         return disk_full_error(f"the store ({root})")
     if error.errno == errno.EROFS:
-        return StoreError(f"the store is on a read-only file system ({root})")
+        return _read_only_error(root)
     if error.errno == errno.EBUSY:
         return StoreError(
             f"{error.filename} is a mount point or in use by a mount",
@@ -46,6 +47,20 @@ def _from_os_error(error: OSError, root: Path) -> StoreError:
     return StoreError(f"cannot use the store: {error}", hint=hint)
 
 
+def _is_read_only(root: Path) -> bool:
+    try:
+        return bool(os.statvfs(root).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def _read_only_error(root: Path) -> StoreError:
+    return StoreError(
+        f"the store is on a read-only file system ({root})",
+        hint="mount it writable, or move danlu's data with DANLU_HOME",
+    )
+
+
 def _from_sqlite_error(error: sqlite3.Error, root: Path) -> StoreError:
     # Extended codes carry the primary one in their low byte (sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -56,6 +71,8 @@ def _from_sqlite_error(error: sqlite3.Error, root: Path) -> StoreError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return lock_timeout_error(root)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        if _is_read_only(root):
+            return _read_only_error(root)
         return StoreError(
             f"cannot write to the store ({root}): {error}",
             hint=f"{root} and everything in it must be owned by the user who builds",

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextmanager
-def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
+def file_lock(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[None]:
     """Hold the lock ``path``, waiting for it. ``shared`` holders do not exclude each other."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Lock files are never deleted: another process could hold the lock on a deleted inode.
@@ -27,9 +26,9 @@ def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def try_file_lock(path: Path, *, shared: bool = False) -> Iterator[bool]:
+def try_file_lock(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[bool]:
     """Hold the lock ``path`` if it is free; the context's value says whether it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -6,8 +6,12 @@ import errno
 import fcntl
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: Above the number of descriptors that any program gets.
 _MIN_FD = 32

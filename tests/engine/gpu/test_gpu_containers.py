@@ -15,6 +15,7 @@ import pytest
 from danlu.engine.gpu.provider import provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.types import ContainerExit, ResourceLimits
+from danlu.errors import MachineError
 from danlu.jobs.local import container_engine
 from danlu.sandbox import _linux
 from danlu.sandbox.layer_view import LayerView
@@ -130,6 +131,22 @@ def test_files_of_the_driver_are_read_only_and_nodes_are_copies(home: Path) -> N
     assert (driver / "dev/nvidia0").stat().st_mode & 0o777 == 0o666
 
 
+def test_node_that_the_user_cannot_open_is_an_error(home: Path) -> None:
+    driver = make_driver(home.parent / "driver")
+    (driver / "dev/nvidia0").chmod(0o660)
+
+    def act() -> str:
+        config = Configuration(gpu_driver_root=str(driver), cdi_spec_dirs="")
+        try:
+            provide_gpus(parse_gpus("all"), LayerView([]), config, {})
+        except MachineError as error:
+            return error.message
+        return ""
+
+    message = run_inside(act, home=home, ordinary=True)
+    assert message == f"{driver}/dev/nvidia0 cannot be opened by this user: its mode is 0660"
+
+
 # -- CDI ------------------------------------------------------------------------------------------
 
 
@@ -230,6 +247,7 @@ def danlu(danlu: Danlu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Danl
     make_driver(tmp_path / "driver")
     monkeypatch.setenv("DANLU_GPU_DRIVER_ROOT", str(tmp_path / "driver"))
     monkeypatch.setenv("DANLU_CDI_SPEC_DIRS", str(tmp_path / "cdi"))
+    monkeypatch.setenv("DANLU_ALLOCATION_DIR", str(tmp_path / "allocations"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return danlu
 
@@ -255,6 +273,37 @@ def test_gpus_of_an_environment_are_saved_with_it(danlu: Danlu, tmp_path: Path) 
     assert "g runs with other gpus" in up("--gpus", "device=1").stderr
     upper = tmp_path / "home/environments/g/upper"
     assert not [name for _, _, names in os.walk(upper) for name in names if "nvidia" in name]
+
+
+def test_environments_get_different_gpus(danlu: Danlu, tmp_path: Path) -> None:
+    def start(*words: str) -> Any:
+        return danlu(*words, cwd=tmp_path, check=False)
+
+    def up(name: str, gpus: str) -> Any:
+        return start("up", "--image", "box:1", "-d", "-n", name, "--gpus", gpus)
+
+    script = "echo $NVIDIA_VISIBLE_DEVICES | cut -c1-6"
+    up("a", "1")
+    up("b", "1")
+    seen = [start("exec", "-n", name, "--", "sh", "-c", script).stdout for name in "ab"]
+    assert seen == ["GPU-00\n", "GPU-11\n"]
+    refused = up("c", "1")
+    assert refused.returncode == 4
+    assert "too few GPUs are free, because of environment a and environment b\n" in refused.stderr
+    run = start("run", "--image", "box:1", "--gpus", "1", "--", "true")
+    assert run.returncode == 125
+    assert "hint: stop it, or share GPUs by naming them, such as --gpus device=0" in run.stderr
+    named = start("run", "--image", "box:1", "--gpus", "device=0", "--", "sh", "-c", script)
+    assert named.stdout == "GPU-00\n"
+    listing = {
+        row["name"]: row["assigned_gpus"]
+        for row in json.loads(start("ps", "--format", "json").stdout)
+    }
+    assert listing == {"a": [0], "b": [1]}
+    assert [line.split()[-2] for line in start("ps").stdout.splitlines()] == ["GPU", "0", "1"]
+    start("stop", "a")
+    assert up("c", "1").returncode == 0
+    assert start("exec", "-n", "c", "--", "sh", "-c", script).stdout == "GPU-00\n"
 
 
 def test_run_provides_gpus_and_names_missing_ones(danlu: Danlu, tmp_path: Path) -> None:

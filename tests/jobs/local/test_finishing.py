@@ -184,7 +184,7 @@ async def test_a_second_stop_with_a_shorter_grace_period_kills_immediately(
         ("Stopped", "Killed")
     ] * 2
     assert result.status.conditions[-1].message == (
-        "job was stopped. worker-0, worker-1 did not end in time and were killed."
+        "job was stopped. worker-0, worker-1 had not ended and were killed."
     )
 
 

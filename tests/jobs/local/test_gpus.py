@@ -62,7 +62,7 @@ async def test_a_job_waits_for_gpus_in_use(jobs: LocalJobs, work: Path, machine:
         jobs, lambda view: [replica.state for replica in view.replicas] == waiting, name="second"
     )
     assert view.state == "Waiting"
-    assert view.replicas[0].waits == "2 GPUs, which other jobs are using"
+    assert view.replicas[0].waits == "2 GPUs, in use by job first"
     await jobs.stop("first", grace=0)
     assert (await jobs.result("second")).view.state == "Succeeded"
 

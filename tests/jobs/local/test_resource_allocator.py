@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from danlu.jobs.local.resource_allocator import ResourceAllocator
+from danlu.engine.resource_allocator import ResourceAllocator, read_gpu_owners
 
 PORT = 21111
 
@@ -92,6 +92,32 @@ def test_a_job_that_stops_waiting_for_gpus_blocks_no_other(tmp_path: Path) -> No
         assert b.allocate_gpus(2, (0, 1)) is None
         b.release_gpus()
         assert c.allocate_gpus(1, (0, 1)) == (1,)
+
+
+def test_environments_and_jobs_get_different_gpus(tmp_path: Path) -> None:
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "jobs").mkdir()
+    ledger = tmp_path / "environments/ledger.json"
+    with owner(tmp_path / "environments", "dev") as dev, owner(tmp_path / "jobs", "a") as job:
+        job = ResourceAllocator(ledger, tmp_path / "jobs/a")
+        assert dev.claim_gpus(1, (0, 1), share=False) == (0,)
+        assert job.allocate_gpus(1, (0, 1)) == (1,)
+        assert dev.claim_gpus(2, (0, 1), share=False) is None
+        assert dev.list_other_users((0, 1)) == ["job a"]
+        assert job.list_other_users((0,)) == ["environment dev"]
+        owners = {tmp_path / "environments/dev": (0,), tmp_path / "jobs/a": (1,)}
+        assert read_gpu_owners(ledger) == owners
+        # Those that are free come first.
+        assert dev.claim_gpus(2, (0, 1, 2), share=True) == (0, 2)
+        assert dev.claim_gpus(2, (0, 1), share=True) == (0, 1)
+    assert read_gpu_owners(ledger) == {}
+
+
+def test_gpus_that_the_user_named_are_not_given_to_others(tmp_path: Path) -> None:
+    with owner(tmp_path, "a") as a, owner(tmp_path, "b") as b:
+        a.record_gpus((1, 0))
+        assert b.allocate_gpus(1, (0, 1)) is None
+        assert b.claim_gpus(1, (0, 1, 2), share=False) == (2,)
 
 
 def test_a_damaged_allocation_file_is_replaced(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ async def test_a_tied_job_stops_when_its_submitter_is_killed(
     assert (final_view.state, last.reason) == ("Failed", "PyTorchJobStopped")
     assert last.message == (
         "job was stopped: the process that submitted it has exited."
-        " worker-0, worker-1 did not end in time and were killed."
+        " worker-0, worker-1 had not ended and were killed."
     )
 
 

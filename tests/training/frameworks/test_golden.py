@@ -8,6 +8,7 @@ so a table cannot contradict them.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from danlu.training.registry import find_framework, list_frameworks
 from tests.golden import write_on_request
 from tests.training.frameworks.cases import CASES, Tables, tables
+from tests.training.frameworks.topology import job_of, render_added_variables
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -45,6 +47,31 @@ def test_no_variable_is_set_twice(name: str) -> None:
             for variables in containers.values():
                 names = [variable.split("=")[0] for variable in variables]
                 assert len(names) == len(set(names)), (framework.kind, case, replica)
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        ("jax", {}),
+        ("mpi", {"Launcher": 1}),
+        ("mxnet", {"Scheduler": 1, "Server": 2}),
+        ("paddle", {"Master": 2}),
+        ("pytorch", {"Master": 1}),
+        ("tensorflow", {"PS": 2}),
+        ("xgboost", {"Master": 1}),
+    ],
+)
+def test_many_workers_differ_only_in_their_index(name: str, types: dict[str, int]) -> None:
+    framework = find_framework(name)
+    found = render_added_variables(framework, job_of(framework, {**types, "Worker": 5}))
+    workers = [found[f"worker-{index}"].get(framework.container, []) for index in range(5)]
+    for variables in zip(*workers, strict=True):
+        # The last number is the index, such as in RANK=3 and {"task": {"index": 3}}.
+        parts = [re.split(r"(\d+)(?=\D*$)", variable) for variable in variables]
+        if len(set(variables)) > 1:
+            first = int(parts[0][1])
+            assert [int(part[1]) - first for part in parts] == [0, 1, 2, 3, 4]
+            assert len({(part[0], part[2]) for part in parts}) == 1
 
 
 def _format_tables(found: Tables) -> str:

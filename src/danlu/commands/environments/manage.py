@@ -28,6 +28,7 @@ from danlu.engine.environment_directory import (
     list_environments,
     lock_environment,
 )
+from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.ssh.ssh_config import host_name
 from danlu.errors import OutsideError, StoreError, UsageError
 from danlu.sandbox import userns
@@ -45,11 +46,16 @@ _STOP_MARGIN_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class EnvironmentView:
-    """What is known of one environment."""
+    """What is known of one environment.
+
+    Attributes:
+        assigned_gpus: Indexes of the GPUs that it has while it runs in danlu's own engine.
+    """
 
     name: str
     spec: EnvironmentSpec
     state: EnvironmentState
+    assigned_gpus: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that scripts can rely on."""
@@ -65,6 +71,7 @@ class EnvironmentView:
             "engine": self.spec.engine,
             "context": find_context_name(self.spec),
             "gpus": self.spec.gpus or "none",
+            "assigned_gpus": list(self.assigned_gpus),
             "created": self.spec.created.isoformat(),
             "started": started.isoformat() if started else None,
             "ended": ended.isoformat() if ended else None,
@@ -112,6 +119,7 @@ class DamagedEnvironmentView:
             "engine": "",
             "context": LOCAL_CONTEXT,
             "gpus": "none",
+            "assigned_gpus": [],
             "created": None,
             "started": None,
             "ended": None,
@@ -249,7 +257,11 @@ def list_environment_views(paths: Paths) -> Iterator[EnvironmentView | DamagedEn
 
 def read_environment_view(environment: EnvironmentDirectory) -> EnvironmentView:
     """Return what is known of an environment."""
-    return EnvironmentView(environment.name, environment.read_spec(), environment.read_state())
+    spec = environment.read_spec()
+    gpus: tuple[int, ...] = ()
+    if spec.gpus and spec.engine == EMBEDDED_ENGINE:
+        gpus = read_gpu_owners(ledger_file()).get(environment.directory, ())
+    return EnvironmentView(environment.name, spec, environment.read_state(), gpus)
 
 
 def stop_environment(environment: EnvironmentDirectory, *, grace: float = 10.0) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import (
@@ -17,7 +17,9 @@ from danlu.engine.environment_directory import (
     EnvironmentState,
 )
 from danlu.engine.exec_connection import ExecConnection
+from danlu.engine.gpu.usage import GpuMeter, GpuUsage
 from danlu.engine.procfs import descendants, find_namespace_members, measure_usage, read_command
+from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.types import ExecRequest, ResourceUsage
 from danlu.errors import DanluError
 
@@ -43,12 +45,14 @@ class ProcessRow:
     """A process of an environment: process id, cores used, bytes of memory, command line.
 
     The process id is that on this machine, or inside if the container's engine hides it.
+    ``gpu_memory`` are the bytes that it uses on each GPU, by index.
     """
 
     pid: int
     cpu: float
     memory: int
     command: str
+    gpu_memory: Mapping[int, int] = field(default_factory=dict)
 
 
 def list_user_programs(environment: EnvironmentDirectory) -> list[str]:
@@ -93,6 +97,31 @@ def measure_processes(environment: EnvironmentDirectory) -> list[ProcessRow]:
     state = environment.read_state()
     rows = _measure_members(state) or _measure_inside(environment)
     return sorted(rows, key=lambda row: -row.memory)
+
+
+def add_gpu_usage(
+    environment: EnvironmentDirectory, rows: Sequence[ProcessRow]
+) -> tuple[list[ProcessRow], list[GpuUsage]]:
+    """Return the processes with their memory on GPUs, and the GPUs that the environment has.
+
+    These are those assigned to it, and those that its processes use. No GPUs if it was started
+    without, or in another place than this machine.
+    """
+    spec = environment.read_spec()
+    if not spec.gpus or spec.engine == KUBERNETES_ENGINE:
+        return list(rows), []
+    assigned = read_gpu_owners(ledger_file()).get(environment.directory, ())
+    pids = {row.pid for row in rows}
+    gpus = [
+        gpu
+        for gpu in GpuMeter().measure()
+        if gpu.index in assigned or not pids.isdisjoint(gpu.processes)
+    ]
+    used = [
+        {gpu.index: gpu.processes[row.pid] for gpu in gpus if row.pid in gpu.processes}
+        for row in rows
+    ]
+    return [replace(row, gpu_memory=memory) for row, memory in zip(rows, used, strict=True)], gpus
 
 
 def _measure_members(state: EnvironmentState) -> list[ProcessRow]:

@@ -136,6 +136,7 @@ def build_spec(
             memory=_parse_memory(options.memory) if options.memory else None,
         ),
         gpus=gpus,
+        shares_gpus=bool(gpus and not options.gpus),
         shm_size=shm_size or (runtime.shm_size or 0) << 20,
         init=runtime.init,
         services=name_services(runtime.daemons),

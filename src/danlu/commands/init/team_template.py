@@ -35,7 +35,7 @@ _MAX_LISTED_NAMES = 8
 _SCP_ADDRESS = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
 _PATH_AFTER_SUFFIX = re.compile(r"(.+?\.git):([^:]+)")
 
-_REGULAR, _PROGRAM, _LINK = "100644", "100755", "120000"
+_REGULAR, _PROGRAM = "100644", "100755"
 
 
 class TemplateAddress(msgspec.Struct, frozen=True):
@@ -47,10 +47,7 @@ class TemplateAddress(msgspec.Struct, frozen=True):
 
 
 class TemplateFile(msgspec.Struct, frozen=True):
-    """A file of a template, or a symbolic link whose target is the ``content``.
-
-    ``mode`` is git's: ``100644``, ``100755`` or ``120000``.
-    """
+    """A file of a template; ``mode`` is git's: ``100644`` or ``100755``."""
 
     path: str
     mode: str
@@ -168,21 +165,13 @@ def _read_directory(path: Path, text: str) -> TeamTemplate:
     for name in names[: MAX_FILES + 1]:
         status = os.lstat(root / name)
         mode = _PROGRAM if status.st_mode & 0o100 else _REGULAR
-        if stat.S_ISLNK(status.st_mode):
-            mode = _LINK
-        elif not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             mode = ""
         files[name] = CommitFile(name, mode, "", status.st_size)
     _check_files(files, text)
     with ProjectTree(root) as tree:
         found = [
-            TemplateFile(
-                "build.envd" if root != path else name,
-                file.mode,
-                os.fsencode(os.readlink(root / name))
-                if file.mode == _LINK
-                else tree.read_bytes(name),
-            )
+            TemplateFile("build.envd" if root != path else name, file.mode, tree.read_bytes(name))
             for name, file in files.items()
         ]
     return _make_template(text, found)
@@ -246,8 +235,8 @@ def _check_files(files: dict[str, CommitFile], source: str) -> None:
     """Raise :class:`UsageError` for a file that a template must not have, or too many of them."""
     for name, file in files.items():
         problem = _find_name_problem(name)
-        if not problem and file.mode not in (_REGULAR, _PROGRAM, _LINK):
-            problem = "is not a file; submodules, pipes and devices are not copied"
+        if not problem and file.mode not in (_REGULAR, _PROGRAM):
+            problem = "is not a file; links, submodules, pipes and devices are not copied"
         if not problem and file.size > MAX_FILE_BYTES:
             problem = f"is larger than {format_size(MAX_FILE_BYTES)}"
         if problem:
@@ -278,16 +267,6 @@ def _find_name_problem(name: str) -> str:
 
 def _make_template(source: str, files: Sequence[TemplateFile]) -> TeamTemplate:
     """Check what depends on the files' content, and return the template."""
-    links = {file.path for file in files if file.mode == _LINK}
-    known = {file.path for file in files}
-    known |= {str(parent) for path in known for parent in PurePosixPath(path).parents}
-    for file in files:
-        if file.mode == _LINK and not _leads_inside(file, links, known):
-            raise UsageError(
-                f"the template {mask_credentials(source)} cannot be used: the link"
-                f" {escape_unprintable(file.path)} to {escape_unprintable(file.content)} leads"
-                " out of the template, to another link or nowhere"
-            )
     template = TeamTemplate(source, tuple(files))
     found = [file for file in files if file.path in BUILD_FILES]
     if not found:
@@ -301,26 +280,9 @@ def _make_template(source: str, files: Sequence[TemplateFile]) -> TeamTemplate:
             text = file.content.decode("utf-8")
         except UnicodeDecodeError:
             text = "\0"
-        if "\0" in text or file.mode == _LINK:
+        if "\0" in text:
             raise UsageError(f"{file.path} of the template is not a UTF-8 text file")
     return template
-
-
-def _leads_inside(link: TemplateFile, links: set[str], known: set[str]) -> bool:
-    """Return whether a link's target exists in the template, with no other link on the way."""
-    place = link.path.split("/")[:-1]
-    for part in os.fsdecode(link.content).split("/"):
-        if part == "..":
-            if not place:
-                return False
-            place.pop()
-        elif part not in ("", "."):
-            place.append(part)
-        elif part == "" and link.content.startswith(b"/"):
-            return False
-        if "/".join(place) in links:
-            return False
-    return ("/".join(place) or ".") in known
 
 
 def _find_conflict(file: TemplateFile, directory: Path) -> str | None:
@@ -336,15 +298,11 @@ def _find_conflict(file: TemplateFile, directory: Path) -> str | None:
     target = directory / file.path
     try:
         status = os.lstat(target)
-        if stat.S_ISLNK(status.st_mode):
-            same = file.mode == _LINK and os.fsencode(os.readlink(target)) == file.content
-        else:
-            same = (
-                file.mode != _LINK
-                and stat.S_ISREG(status.st_mode)
-                and status.st_size == len(file.content)
-                and target.read_bytes() == file.content
-            )
+        same = (
+            stat.S_ISREG(status.st_mode)
+            and status.st_size == len(file.content)
+            and target.read_bytes() == file.content
+        )
     except FileNotFoundError:
         return None
     except OSError:
@@ -367,10 +325,6 @@ def _make_parents(directory: Path, created: list[Path]) -> None:
 
 
 def _create_file(file: TemplateFile, target: Path, created: list[Path]) -> None:
-    if file.mode == _LINK:
-        os.symlink(file.content, os.fsencode(target))
-        created.append(target)
-        return
     mode = 0o777 if file.mode == _PROGRAM else 0o666
     # O_EXCL also refuses a link that appeared since the check.
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

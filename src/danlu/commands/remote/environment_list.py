@@ -45,6 +45,7 @@ class ListedEnvironment(msgspec.Struct, frozen=True):
     stopped_by_user: bool = False
     project: str = ""
     engine: str = ""
+    assigned_gpus: tuple[int, ...] = ()
     started: datetime | None = None
     ended: datetime | None = None
     services: tuple[ListedService, ...] = ()

@@ -89,8 +89,9 @@ def _detect_from_source(source: _PythonSource, root: Path, shown: str) -> Detect
 def _no_framework(shown: str) -> UsageError:
     return UsageError(
         f"cannot detect a training framework in {shown}",
-        hint="pass --framework (pytorch, tensorflow, jax, xgboost, paddle, mxnet or mpi);"
-        " to run a plain script use `danlu run`",
+        hint="--framework pytorch serves any script, which finds its rank in RANK and WORLD_SIZE"
+        " (others: tensorflow, jax, xgboost, paddle, mxnet, mpi); to run a script once use"
+        " `danlu run`",
     )
 
 

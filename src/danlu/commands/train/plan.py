@@ -213,6 +213,19 @@ def _read_manifest(options: TrainOptions) -> str:
         raise UsageError(f"cannot read manifest {options.file}: {error}") from error
 
 
+def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> str:
+    """Return what the manifest of a script lacks to run where it is applied; empty if nothing."""
+    program = options.script or options.module
+    if planned.target is None or not program or options.file:
+        return ""
+    image = planned.target.image
+    return (
+        f"the manifest does not contain {program}: it runs where the image {image} has"
+        f" {program} and its packages, or with `danlu train -f JOB.yaml --env DIR`;"
+        " `danlu train … --on kubernetes` without --dry-run sends the files itself"
+    )
+
+
 def format_manifest(planned: PlannedJob, form: str) -> str:
     """Return the manifest as it would be sent to a cluster, as ``yaml`` or ``json``."""
     documents = [*planned.objects.values(), write_job(planned.job)]

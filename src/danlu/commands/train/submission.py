@@ -93,6 +93,8 @@ def _prepare_local(
         else:
             image = resolve([target.reference])[target.reference]
         images = {**images, **dict.fromkeys(main_images, image)}
+    else:
+        _check_commands(job)
     python = target.python if target is not None and not target.in_container else ""
     return msgspec.structs.replace(
         submission,
@@ -100,6 +102,21 @@ def _prepare_local(
         python=python or options.python or find_active_python(),
         trusted=trusted or options.trust_results or settings.config.trust_results,
     )
+
+
+def _check_commands(job: Job) -> None:
+    """Raise :class:`UsageError` for a main container without a command: a process has no image."""
+    framework = find_framework(job.kind)
+    for type, spec in job.replicas.items():
+        container = find_main_container(spec.template, framework.container)
+        # Workers of MPI get the command that waits for their launcher.
+        waits = not container.get("args") and framework.wrap_command(job, type, ())
+        if not container.get("command") and not waits:
+            raise UsageError(
+                f"container {container.get('name')} of {type} has no command, and a process of"
+                " this machine (--host-python) has no image to take one from",
+                hint="add `command` to the manifest, or run it in its image",
+            )
 
 
 def list_container_images(job: Job) -> list[str]:

@@ -105,6 +105,13 @@ def _list_nodes(root: Path, proc: Path, gpus: Sequence[NvidiaGpu]) -> Iterator[D
                 f"{dev / name} does not exist",
                 hint="`sudo nvidia-modprobe -u -c 0`, or any CUDA program run as root, creates it",
             )
+        if not os.access(dev / name, os.R_OK | os.W_OK):
+            mode = stat.S_IMODE((dev / name).stat().st_mode)
+            raise MachineError(
+                f"{dev / name} cannot be opened by this user: its mode is {mode:04o}",
+                hint="open it to all, as the driver does by default: `options nvidia"
+                " NVreg_DeviceFileMode=0666` in /etc/modprobe.d, then reboot",
+            )
     for name in (*required, *_REQUIRED_NODES, *_OPTIONAL_NODES):
         if _is_device(dev / name):
             yield DeviceNode(f"/dev/{name}", dev / name)

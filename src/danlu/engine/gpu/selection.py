@@ -100,7 +100,7 @@ def limit_to_visible(
 def _find_gpu(name: str, gpus: Sequence[GpuChoice]) -> GpuChoice:
     """Return the GPU with an index or UUID; a UUID may be abbreviated if that is unambiguous."""
     for gpu in gpus:
-        if name in gpu.names:
+        if name and name in gpu.names:
             return gpu
     if name.startswith(("GPU-", "MIG-")):
         matching = [gpu for gpu in gpus if any(known.startswith(name) for known in gpu.names)]

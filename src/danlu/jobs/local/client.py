@@ -16,13 +16,13 @@ import anyio.lowlevel
 import msgspec
 from anyio import to_thread
 
+from danlu.engine.resource_allocator import ledger_file
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.grace import longest_grace
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.control import ControlRequest, send_request
 from danlu.jobs.local.job_directory import EventRecord, JobDirectory, SupervisorSettings
 from danlu.jobs.local.log_reader import MergedLogReader
-from danlu.jobs.local.resource_allocator import ledger_file
 from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.supervisor_start import (
     check_gpus,

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from danlu.engine.cgroup import cpu_quota
+from danlu.engine.gpu.selection import GpuChoice, limit_to_visible
 from danlu.errors import MachineError
+from danlu.sandbox.nvidia_driver import list_gpus
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.types import Job, ReplicaId, ReplicaType
@@ -82,15 +84,22 @@ def _cpu_limit(job: Job, framework: Framework, type: ReplicaType) -> float | Non
 
 
 def available_gpus() -> tuple[int, ...]:
-    """Return the indexes of NVIDIA GPUs; empty if there is no ``nvidia-smi``.
+    """Return the indexes of the NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` does not hide.
 
-    Honours ``CUDA_VISIBLE_DEVICES`` if it lists indexes. Raises :class:`MachineError` if the
-    driver does not respond.
+    Without ``nvidia-smi`` they are those that the driver's kernel module lists. Raises
+    :class:`MachineError` if the driver does not respond.
     """
+    choices = [GpuChoice((str(index), uuid)) for index, uuid in _query_gpus()]
+    visible = limit_to_visible(choices, os.environ)
+    return tuple(sorted(int(choice.names[0]) for choice in visible))
+
+
+def _query_gpus() -> list[tuple[int, str]]:
+    """Return the index and the UUID of each GPU."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return ()
-    command = [program, "--query-gpu=index", "--format=csv,noheader"]
+        return [(gpu.index, gpu.uuid) for gpu in list_gpus()]
+    command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT, check=True
@@ -98,11 +107,5 @@ def available_gpus() -> tuple[int, ...]:
     except (OSError, subprocess.SubprocessError) as error:
         hint = "run `nvidia-smi` to see its error; the driver may not be loaded"
         raise MachineError("cannot query the GPUs: nvidia-smi failed", hint=hint) from error
-    gpus = tuple(int(word) for word in result.stdout.split() if word.isdigit())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return gpus
-    names = {word.strip() for word in visible.split(",")}
-    if names <= {str(gpu) for gpu in gpus} | {""}:
-        return tuple(gpu for gpu in gpus if str(gpu) in names)
-    return gpus
+    rows = (line.partition(",") for line in result.stdout.splitlines())
+    return [(int(index), uuid.strip()) for index, _, uuid in rows if index.strip().isdigit()]

@@ -56,7 +56,7 @@ class SupervisorSettings(msgspec.Struct, frozen=True):
         finish: How long other replicas may run on after the job has succeeded.
         sample: Seconds between measurements of resource usage.
         log_bytes: Size at which a log file is rotated; ``log_files`` rotated files are kept.
-        ledger: File of :class:`~danlu.jobs.local.resource_allocator.ResourceAllocator`; empty for
+        ledger: File of :class:`~danlu.engine.resource_allocator.ResourceAllocator`; empty for
             the user's default.
     """
 

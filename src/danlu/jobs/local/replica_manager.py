@@ -11,9 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from danlu.engine.gpu.usage import GpuMeter, GpuUsage
+from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.engine.types import ResourceUsage, UsageRate
 from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
 from danlu.jobs.local.file_exchange import exchange_env, exchange_mounts
@@ -28,7 +31,6 @@ from danlu.jobs.local.pod import PodContainers, PodContext, build_pod, requested
 from danlu.jobs.local.process_engine import ProcessEngine
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.replica_environment import ReplicaEnvironment, write_framework_files
-from danlu.jobs.local.resource_allocator import ResourceAllocator
 from danlu.jobs.local.topology import (
     LocalTopology,
     build_topology,
@@ -81,6 +83,7 @@ class ReplicaManager:
         self._logs: dict[ReplicaId, LogWriter] = {}
         self._gpus: dict[str, tuple[int, ...]] = {}
         self._host_gpus: tuple[int, ...] | None = None
+        self._gpu_meter = GpuMeter()
         self._count = 0
         self._files_written_for: tuple[ReplicaId, ...] | None = None
 
@@ -141,11 +144,16 @@ class ReplicaManager:
     def measure_usage(self) -> None:
         """Measure what the attempts have used since the last call."""
         samples, used = {}, {}
+        in_use = [gpu for attempt in self.attempts() for gpu in attempt.gpus]
+        gpus = {gpu.index: gpu for gpu in self._gpu_meter.measure(in_use)} if in_use else {}
         for attempt in self.attempts():
             usage = attempt.usage()
             if usage is not None:
                 samples[attempt.uid] = time.monotonic(), usage
-                rate = _usage_rate(self._samples.get(attempt.uid), samples[attempt.uid])
+                rate = _add_gpu_usage(
+                    _usage_rate(self._samples.get(attempt.uid), samples[attempt.uid]),
+                    [gpus[index] for index in attempt.gpus if index in gpus],
+                )
                 used[attempt.uid] = rate
                 if rate.cpu:
                     attempt.active = utc_now()
@@ -245,7 +253,9 @@ class ReplicaManager:
             if granted is not None:
                 attempt.waiting_reason = ""
                 return self._assign_gpus(attempt.uid, number, granted)
-            reason = f"{total} {'GPU' if total == 1 else 'GPUs'}, which other jobs are using"
+            users = " and ".join(self._allocator.list_other_users(self._host_gpus))
+            why = f"in use by {users}" if users else "after jobs that came first"
+            reason = f"{total} {'GPU' if total == 1 else 'GPUs'}, {why}"
             if attempt.waiting_reason != reason:
                 attempt.waiting_reason = reason
                 self._on_change()
@@ -305,6 +315,15 @@ def _usage_rate(
         return UsageRate(None, memory)
     cores = (after[1].cpu - before[1].cpu) / (after[0] - before[0])
     return UsageRate(max(0.0, round(cores, 2)), memory)
+
+
+def _add_gpu_usage(rate: UsageRate, gpus: Sequence[GpuUsage]) -> UsageRate:
+    shares = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
+    return msgspec.structs.replace(
+        rate,
+        gpu=sum(shares) / len(shares) if shares else None,
+        gpu_memory=sum(gpu.memory for gpu in gpus) if gpus else None,
+    )
 
 
 def _lost_lines_warning(replica: ReplicaId, log: LogWriter) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.jobs.local.job_directory import JobDirectory
-from danlu.jobs.local.resource_allocator import ResourceAllocator
 from danlu.jobs.scaling import replica_ids
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework

@@ -57,6 +57,8 @@ def _view_of_attempt(
         cpu=used.cpu if used and measured else None,
         memory=used.memory if used and measured else None,
         gpus=attempt.gpus,
+        gpu_utilization=used.gpu if used and measured else None,
+        gpu_memory=used.gpu_memory if used and measured else None,
         pid=attempt.running.pid if attempt.running else None,
         host=pod_name(job, id),
         waits=attempt.waiting_reason,

@@ -1,7 +1,8 @@
-"""Allocate addresses, ports and GPUs of this machine to the jobs of one user.
+"""Allocate addresses, ports and GPUs of this machine to the jobs and environments of one user.
 
-The state is one file, modified under a lock. An owner is the directory of a job; its resources are
-free again as soon as no process holds the job's lock, no matter how the job ended.
+The state is one file, modified under a lock. An owner is the directory of a job or an environment;
+its resources are free again as soon as no process holds the directory's lock, no matter how it
+ended.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.errors import MachineError
-from danlu.jobs.local.job_directory import JobDirectory
 from danlu.util.files import write_atomic
-from danlu.util.locks import file_lock, lock_is_held
+from danlu.util.locks import file_lock
 
 _ADDRESS_RANGE = int(IPv4Address("127.64.0.1")), int(IPv4Address("127.127.255.0"))
 # Below the ephemeral ports of outgoing connections (net.ipv4.ip_local_port_range).
 _PORT_RANGE = 20000, 32000
+#: Where allocations are recorded, instead of in /tmp.
+_DIRECTORY_VARIABLE = "DANLU_ALLOCATION_DIR"
 
 
 class ReplicaEndpoint(msgspec.Struct, frozen=True):
@@ -47,12 +50,14 @@ class _AllocationState(msgspec.Struct):
     owners: dict[str, _OwnerRecord] = {}
 
 
-def ledger_file() -> Path:
+def ledger_file(uid: int | None = None) -> Path:
     """Return the user's allocation file, shared by all danlu homes; it lasts until a reboot.
 
-    Raises :class:`MachineError` if the directory belongs to another user.
+    ``uid`` is that of the user outside of namespaces, if this process has entered one. Raises
+    :class:`MachineError` if the directory belongs to another user.
     """
-    directory = Path(f"/tmp/danlu-{os.getuid()}")
+    default = f"/tmp/danlu-{os.getuid() if uid is None else uid}"
+    directory = Path(os.environ.get(_DIRECTORY_VARIABLE) or default)
     directory.mkdir(mode=0o700, exist_ok=True)
     # Anybody can create this path in /tmp first, also as a link.
     status = os.lstat(directory)
@@ -64,7 +69,7 @@ def ledger_file() -> Path:
 
 
 class ResourceAllocator:
-    """Allocates from the file ``path`` on behalf of the job whose directory is ``owner``."""
+    """Allocates from the file ``path`` on behalf of the job or environment in ``owner``."""
 
     def __init__(self, path: Path, owner: Path) -> None:
         self._path = path
@@ -109,6 +114,39 @@ class ResourceAllocator:
             record.since = 0
             return tuple(record.gpus)
 
+    def claim_gpus(
+        self, number: int, present: Sequence[int], *, share: bool
+    ) -> tuple[int, ...] | None:
+        """Return ``number`` GPUs at once, or None if too few are free.
+
+        With ``share`` GPUs that others have make up for those that are missing.
+        """
+        with self._locked_state() as state:
+            record = state.owners.setdefault(self._owner, _OwnerRecord())
+            others = [owner for name, owner in state.owners.items() if name != self._owner]
+            taken = {gpu for owner in others for gpu in owner.gpus}
+            free = [gpu for gpu in present if gpu not in taken]
+            if share:
+                free += [gpu for gpu in present if gpu in taken]
+            if len(free) < number:
+                return None
+            record.gpus = sorted(free[:number])
+            return tuple(record.gpus)
+
+    def record_gpus(self, gpus: Sequence[int]) -> None:
+        """Record GPUs that the user chose, whether or not others have them."""
+        with self._locked_state() as state:
+            state.owners.setdefault(self._owner, _OwnerRecord()).gpus = sorted(gpus)
+
+    def list_other_users(self, gpus: Sequence[int]) -> list[str]:
+        """Return who else has one of ``gpus``: ``job first``, ``environment dev``."""
+        with self._locked_state() as state:
+            return sorted(
+                _describe_owner(name)
+                for name, owner in state.owners.items()
+                if name != self._owner and not set(gpus).isdisjoint(owner.gpus)
+            )
+
     def release_gpus(self) -> None:
         """Release the job's GPUs and its place in the queue for them."""
         with self._locked_state() as state:
@@ -127,16 +165,37 @@ class ResourceAllocator:
         with file_lock(self._path.with_suffix(".lock")):
             state = self._read_state()
             for name in list(state.owners):
-                if name != self._owner and not lock_is_held(JobDirectory(Path(name)).lock):
+                if name != self._owner and not SupervisorDirectory(Path(name)).is_running():
                     del state.owners[name]
             yield state
             write_atomic(self._path, msgspec.json.encode(state), mode=0o600, sync=False)
 
     def _read_state(self) -> _AllocationState:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_AllocationState)
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return _AllocationState()
+        return _read_state(self._path)
+
+
+def read_gpu_owners(path: Path) -> dict[Path, tuple[int, ...]]:
+    """Return the GPUs of each job's or environment's directory, from the file ``path``."""
+    found = {Path(name): tuple(owner.gpus) for name, owner in _read_state(path).owners.items()}
+    return {
+        directory: gpus
+        for directory, gpus in found.items()
+        if gpus and SupervisorDirectory(directory).is_running()
+    }
+
+
+def _read_state(path: Path) -> _AllocationState:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_AllocationState)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return _AllocationState()
+
+
+def _describe_owner(name: str) -> str:
+    directory = Path(name)
+    kinds = {"environments": "environment", "jobs": "job"}
+    kind = kinds.get(directory.parent.name)
+    return f"{kind} {directory.name}" if kind else "a `danlu run`"
 
 
 def _pick_address(state: _AllocationState) -> str:

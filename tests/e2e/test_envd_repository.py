@@ -1,12 +1,11 @@
 """The build files of envd's own repository build as they are, or name what cannot be reached.
 
-They are in ``tests/e2e/envd_repository``, with the files next to them that they use. Another
-checkout is tried with
+``DANLU_ENVD_REPO`` is a checkout of it:
 
-    DANLU_ENVD_REPO=~/envd pytest -m slow tests/e2e/test_envd_repository.py
+    DANLU_ENVD_REPO=~/envd pytest -m slow -s tests/e2e/test_envd_repository.py
 
 danlu is configured as behind a company's mirrors (:mod:`tests.e2e.envd_mirrors`). The table that
-the test prints is the one of ``docs/guides/from-envd.md``, which is compared with the outcomes.
+the test prints is the one of ``docs/guides/from-envd.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from danlu.resolve.lockfile import read_lock
 from tests.conftest import Danlu, program_in, remove_tree
 from tests.e2e.conftest import Project
 from tests.e2e.envd_mirrors import (
@@ -32,9 +30,7 @@ from tests.e2e.envd_mirrors import (
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-OWN_COPY = Path(__file__).with_name("envd_repository")
-CHECKOUT = os.environ.get("DANLU_ENVD_REPO", "") or str(OWN_COPY)
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "from-envd.md"
+CHECKOUT = os.environ.get("DANLU_ENVD_REPO", "")
 CHOSEN = re.compile(os.environ.get("DANLU_ENVD_FILES", ""))
 """Which of the files to build while working on them; all by default."""
 
@@ -43,22 +39,17 @@ MOUNTED = (".codex", ".cache/huggingface")
 
 _HOST = re.compile(r"\b(?:[a-z0-9-]+\.)+[a-z]{2,}\b")
 _FILE_NAME = re.compile(r"\.(?:envd|toml|json|gz|txt|conda|whl|py|R|lock|condarc)$")
-_MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _STEP_WITHOUT_NETWORK = re.compile(r"[Cc]ould not resolve host:? ([a-z0-9.-]+)")
 
 
 @dataclass(frozen=True)
 class BuildFileOutcome:
-    """The outcome of a build file: ``stage`` is the command that failed, empty for success.
-
-    ``imported`` are the packages that its environment imports.
-    """
+    """The outcome of a build file: ``stage`` is the command that failed, empty for success."""
 
     file: str
     stage: str = ""
     code: int = 0
     message: str = ""
-    imported: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> list[str]:
@@ -72,23 +63,14 @@ class BuildFileOutcome:
         return [name for name in names if not _FILE_NAME.search(name)]
 
     @property
-    def undeclared(self) -> str:
-        """The module that a package imports and does not require, if that is why it fails."""
-        match = _MISSING_MODULE.search(self.message) if self.stage == "run" else None
-        return match[1] if match else ""
-
-    @property
     def works_or_explains(self) -> bool:
-        """Whether the file works, or the cause is an unreachable host or a package itself."""
-        explained = bool(self.hosts) and self.code in (1, 3)
-        return not self.stage or explained or bool(self.undeclared)
+        """Whether the file works, or an unreachable host is reported as the cause."""
+        return not self.stage or (self.code in (1, 3) and bool(self.hosts))
 
     def describe(self) -> str:
         """Return a row of the table."""
         works = {"lock": "no | no", "build": "yes | no", "run": "yes | no", "": "yes | yes"}
-        reason = self.undeclared or ", ".join(self.hosts)
-        if not self.stage:
-            reason = " ".join(self.imported)
+        reason = ", ".join(self.hosts) if self.stage else ""
         return f"| `{self.file}` | {works[self.stage]} | {reason} |"
 
 
@@ -125,60 +107,21 @@ def copy_project(file: str, target: Path) -> None:
         shutil.copytree(source.parent, target)
 
 
-#: Imports the top-level modules of installed distributions, and prints the names of those that
-#: have some.
-_IMPORT = """
-import importlib, importlib.metadata, sys
-for name in sys.argv[1:]:
-    try:
-        files = importlib.metadata.files(name) or ()
-    except importlib.metadata.PackageNotFoundError:
-        sys.exit(f"{name} is not installed")
-    packages = [file for file in files if len(file.parts) == 2 and file.name == "__init__.py"]
-    modules = {file.parts[0] for file in packages}
-    modules |= {file.stem for file in files if len(file.parts) == 1 and file.suffix == ".py"}
-    for module in sorted(module for module in modules if not module.startswith("_")):
-        importlib.import_module(module)
-    if modules:
-        print("imported", name)
-"""
-
-
-def list_python_packages(project: Path) -> list[str]:
-    """Return the locked Python packages that the project's files name."""
-    texts = [path.read_text() for path in project.iterdir() if path.name in _DECLARING_FILES]
-    words = set(re.findall(r"[a-z0-9][a-z0-9.-]*", "\n".join(texts).lower().replace("_", "-")))
-    lock = read_lock((project / "danlu.lock").read_text(), "danlu.lock")
-    names = {package.name for each in lock.functions.values() for package in each.packages}
-    return sorted(names & words)
-
-
-_DECLARING_FILES = ("build.envd", "requirements.txt", "env.yaml")
-
-
 def try_file(file: str, project: Project) -> BuildFileOutcome:
-    """Lock and build a file, which nothing changes, and import its Python packages there.
-
-    An environment without Python packages runs a shell.
-    """
+    """Lock, build and run a file, which nothing changes."""
     copy_project(file, project.directory)
     before = (project.directory / "build.envd").read_bytes()
-    for command in (["lock"], ["build", "--frozen"]):
+    commands = (["lock"], ["build", "--frozen"], ["run", "--", "sh", "-c", "echo works"])
+    for command in commands:
         result = project(*command, check=False)
         assert (project.directory / "build.envd").read_bytes() == before
         if result.returncode:
             return BuildFileOutcome(file, command[0], result.returncode, result.stderr)
-    names = list_python_packages(project.directory)
-    program = ["python", "-c", _IMPORT, *names] if names else ["sh", "-c", "echo works"]
-    result = project("run", "--", *program, check=False)
-    if result.returncode:
-        return BuildFileOutcome(file, "run", result.returncode, result.stderr)
-    lines = result.stdout.splitlines()
-    assert names or lines[-1] == "works"
-    imported = [line.partition(" ")[2] for line in lines if line.startswith("imported ")]
-    return BuildFileOutcome(file, imported=tuple(imported))
+    assert result.stdout.splitlines()[-1] == "works"
+    return BuildFileOutcome(file)
 
 
+@pytest.mark.skipif(not CHECKOUT, reason="DANLU_ENVD_REPO names no checkout of envd")
 @pytest.mark.timeout(3 * 60 * 60)
 def test_the_files_of_envd_build_unmodified_or_name_the_unreachable_host(
     danlu_behind_mirrors: Danlu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -196,16 +139,9 @@ def test_the_files_of_envd_build_unmodified_or_name_the_unreachable_host(
                 print(outcome.message, flush=True)
     locked = sum(outcome.stage != "lock" for outcome in outcomes)
     working = sum(not outcome.stage for outcome in outcomes)
-    importing = sum(bool(outcome.imported) for outcome in outcomes)
     with capsys.disabled():
-        print(
-            f"{len(outcomes)} files: {locked} lock, {working} build and run,"
-            f" {importing} of these import their Python packages"
-        )
+        print(f"{len(outcomes)} files: {locked} lock, {working} build and run")
     assert [outcome for outcome in outcomes if not outcome.works_or_explains] == []
-    if not CHOSEN.pattern and Path(CHECKOUT) == OWN_COPY:
-        guide = GUIDE.read_text()
-        published = [int(number) for number in re.findall(r"^\| [^|`]+ \| (\d+) \|$", guide, re.M)]
-        assert published == [locked, working, importing]
-        for outcome in outcomes:
-            assert bool(outcome.stage) == (f"| `{Path(outcome.file).parent}` |" in guide)
+    if not CHOSEN.pattern:
+        assert locked >= 45
+        assert working >= 30

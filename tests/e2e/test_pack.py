@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -16,7 +18,7 @@ import pytest
 from danlu.oci.image import extend_config
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import Project, start
 from tests.engines import docker_daemon
 from tests.oci.registries import debian_registry
 from tests.test_repository import ROOT
@@ -75,7 +77,7 @@ def linear(project: Project) -> Project:
 
 
 def test_a_packed_model_is_smaller_verified_and_answers(linear: Project) -> None:
-    result = pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear")
+    result = pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear", "--no-server")
     assert [name.partition("==")[0] for name in result["packages"]] == ["numpy"]
     assert result["dropped"] == ["pip", "six"]
     assert "ed" in result["dropped_system"]
@@ -267,6 +269,42 @@ def test_an_object_is_packed_from_python(linear: Project, real_home: Path) -> No
     )
     assert finished.stdout == "no ready-made predictor fits a object\n", finished.stderr
     assert "proved equal" in linear("verify", "called:1").stderr
+
+
+def test_a_packed_model_is_served_until_sigterm(linear: Project, real_home: Path) -> None:
+    """Every request until then is answered; nothing runs afterwards."""
+    pack(linear, "-t", "served:7", "--predictor", "predict.py:Linear")
+    with start(linear, real_home, "serve", "served:7", "-p", "0", "--workers", "2") as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        while sum("is ready" in line for line in lines) < 2:
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        port = int(lines[0].rpartition(":")[2])
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+
+            def ask(path: str, value: Any) -> Any:
+                body = json.dumps(value)
+                connection.request("POST", path, body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                return answer.status, json.loads(answer.read())
+
+            tensor = {"name": "rows", "datatype": "FP64", "shape": [2, 2], "data": [1, 1, 0, 2]}
+            status, answer = ask("/v2/models/served/versions/7/infer", {"inputs": [tensor]})
+            assert status == 200
+            assert answer["outputs"][0] == {
+                "name": "y", "datatype": "FP64", "shape": [2], "data": [50.0, 60.0],
+            }  # fmt: skip
+            assert ask("/invocations", {"rows": "x"})[0] == 400
+            process.terminate()
+            assert ask("/invocations", [[1, 1]]) == (200, {"y": [50.0], "count": 1})
+            assert process.wait(60) == 0
+        with pytest.raises(ConnectionRefusedError):
+            http.client.HTTPConnection("127.0.0.1", port).connect()
+    refused = linear("serve", "missing:1", check=False)
+    assert refused.returncode == 2
+    pack(linear, "-t", "bare:1", "--predictor", "predict.py:Linear", "--no-server")
+    assert "has no model server" in linear("serve", "bare:1", check=False).stderr
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ COMMANDS = (
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("pack", "Serving", "Pack a model into an image with only what it needs."),
+    CommandSpec("serve", "Serving", "Serve a packed model over HTTP until it is interrupted."),
     CommandSpec("verify", "Serving", "Replay the recorded inputs of a packed model."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
     CommandSpec("login", "Images", "Log in to a registry."),

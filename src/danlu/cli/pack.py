@@ -62,8 +62,9 @@ _MAX_NAMED = 12
     type=click.FloatRange(min=0),
     default=DEFAULT_TOLERANCE,
     show_default=True,
-    help="OutputDifference of numbers to accept, absolute and relative.",
+    help="Difference of numbers to accept, absolute and relative.",
 )
+@click.option("--no-server", is_flag=True, help="Leave out the model server (`danlu serve`).")
 @frozen_option
 @offline_option
 @progress_option
@@ -80,6 +81,7 @@ def command(
     keep: tuple[str, ...],
     drop: tuple[str, ...],
     tolerance: float,
+    no_server: bool,
     frozen: bool,
     offline: bool,
     progress: str,
@@ -114,6 +116,7 @@ def command(
         keep=keep,
         drop=drop,
         tolerance=tolerance,
+        server=not no_server,
         frozen=frozen,
         offline=offline,
     )

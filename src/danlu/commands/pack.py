@@ -31,6 +31,7 @@ from danlu.graph.ops import CopyContext
 from danlu.graph.progress import Message
 from danlu.graph.types import Graph, Vertex
 from danlu.oci.digest import sha256
+from danlu.resolve.python.packages import collect_indexes
 from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount
@@ -46,8 +47,11 @@ from danlu.serving.report import (
     PackOrigin,
     RunReport,
 )
+from danlu.serving.server_files import write_server
 from danlu.sources.build_context import digest_path
 from danlu.sources.file_digests import FileDigests
+from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.uv import Uv
 
 if TYPE_CHECKING:
     from danlu.commands.build_image import BuildPlan
@@ -81,6 +85,7 @@ class PackOptions(msgspec.Struct, frozen=True):
     keep: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     tolerance: float = DEFAULT_TOLERANCE
+    server: bool = True
     frozen: bool = False
     offline: bool = False
 
@@ -162,7 +167,13 @@ def pack_model(
         reduction = _plan_reduction(plan, store, training, report)
         origin = _describe_origin(plan, training, reduction)
         _write_recording(work / "record", report, origin, options.tolerance)
-        image = _build_image(plan, store, work, model, reduction, interpreter)
+        notes = list(predictor.notes)
+        server: list[tuple[str, str]] = []
+        if options.server and "numpy" in report.distributions.used:
+            server = _write_server(plan, work, interpreter)
+        elif options.server:
+            notes.append("note: without the model server, which needs NumPy (--keep numpy)")
+        image = _build_image(plan, store, work, model, reduction, interpreter, server)
         _report_progress(
             progress, "checking the packed image in a fresh container, without a network"
         )
@@ -195,7 +206,7 @@ def pack_model(
             shared_layers=len(set(image.layers) & set(training.layers)),
             examples=len(report.inputs),
             comparison=comparison,
-            notes=predictor.notes,
+            notes=tuple(notes),
         )
 
 
@@ -423,15 +434,17 @@ def _build_image(
     model: ModelDirectory,
     reduction: ReducedEnvironment,
     interpreter: str,
+    server: Sequence[tuple[str, str]],
 ) -> StoredImage:
-    """Build the image: the reduced environment, the model's layers, the code, the recording."""
+    """Build the image: the reduced environment, the server, the model's layers, the recording."""
     planned = plan.plan_build(reduction.environment, reduction.lock)
     graph = planned.graph
     _report_progress(plan.build.progress, "building the packed image")
     solved = _solve_graph(plan, store, graph, planned.request)
     layers = list(solved.layers)
     digests = FileDigests.of_project(model.path, plan.build.settings.paths.cache)
-    for place, source, target in _list_parts(model, work):
+    parts = [(work, source, target) for source, target in server]
+    for place, source, target in (*parts, *_list_parts(model, work)):
         copy = CopyContext(
             source=source,
             target=target,
@@ -448,6 +461,7 @@ def _build_image(
         graph.config,
         entrypoint=(),
         command=(interpreter, layout.PROGRAM),
+        environment=(*graph.config.environment, *_name_model(plan.options.tag)),
         labels=(*graph.config.labels, (layout.LABEL, layout.LAYOUT_VERSION)),
     )
     inherited = msgspec.structs.replace(solved.inherited, entrypoint=(), command=())
@@ -455,6 +469,29 @@ def _build_image(
     return store.put_image(
         data, [diff_id for diff_id, _ in layers], metadata=dict(planned.request.metadata)
     )
+
+
+def _name_model(tag: str) -> tuple[tuple[str, str], ...]:
+    """Return the variables from which the server has the model's name and version."""
+    name, _, version = tag.rpartition("/")[2].partition(":")
+    return (("MODEL_NAME", name), ("MODEL_VERSION", version or "1"))
+
+
+def _write_server(plan: _PackPlan, work: Path, interpreter: str) -> list[tuple[str, str]]:
+    build, lock = plan.build, plan.lock
+    assert lock.python is not None
+    architecture = lock.platform.split("/")[1]
+    target = PlatformTarget(lock.python.version, lock.base.libc, architecture)
+    indexes = collect_indexes(
+        plan.lock_request.environment, build.project.directory, build.settings.config
+    )
+    uv = Uv(
+        build.settings.paths.cache / "uv",
+        build.project.directory,
+        indexes,
+        offline=plan.options.offline,
+    )
+    return write_server(work, target, interpreter, uv)
 
 
 def _list_parts(model: ModelDirectory, work: Path) -> Sequence[tuple[Path, str, str]]:

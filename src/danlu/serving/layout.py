@@ -23,6 +23,12 @@ GOLDEN = f"{ROOT}/golden.json"
 #: What the image was made from: the lock, its packages, the training image's layers (JSON).
 ORIGIN = f"{ROOT}/origin.json"
 
+#: The model server's modules and what they need.
+SERVER = f"{ROOT}/server"
+
+#: The model server's program, by which others start such images, too: ``docker run IMAGE serve``.
+SERVE = "/usr/local/bin/serve"
+
 #: The label that says that an image is a packed model; its value is the version of this layout.
 LABEL = "dev.danlu.packed"
 LAYOUT_VERSION = "1"

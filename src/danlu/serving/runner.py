@@ -180,21 +180,36 @@ def encode_value(value: Any, *, plain: bool = False) -> Any:
         return {str(name): encode_value(item, plain=plain) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [encode_value(item, plain=plain) for item in value]
-    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
-        value = value.detach().cpu()
-        value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
-    elif not hasattr(value, "dtype") and hasattr(value, "__array__"):
-        value = value.__array__()
-    elif hasattr(value, "to_numpy"):  # a pandas series or frame
-        value = value.to_numpy()
-    elif hasattr(value, "numpy"):  # a TensorFlow tensor
-        value = value.numpy()
+    value = _find_array(value)
     if hasattr(value, "dtype") and hasattr(value, "tobytes"):
         return _encode_array(value, plain)
     raise TypeError(
         f"predict returned a {type(value).__name__}; return numbers, strings, bytes, lists,"
         " dictionaries or arrays"
     )
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value with the arrays of any framework as NumPy's, tuples as lists."""
+    if isinstance(value, dict):
+        return {str(name): plain_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    return _find_array(value)
+
+
+def _find_array(value: Any) -> Any:
+    """Return the NumPy array of a tensor, series or frame, else the value."""
+    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
+        value = value.detach().cpu()
+        return (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
+    if not hasattr(value, "dtype") and hasattr(value, "__array__"):
+        return value.__array__()
+    if hasattr(value, "to_numpy"):  # a pandas series or frame
+        return value.to_numpy()
+    if hasattr(value, "numpy"):  # a TensorFlow tensor
+        return value.numpy()
+    return value
 
 
 def _encode_array(array: Any, plain: bool) -> Any:

@@ -1,0 +1,434 @@
+"""The ASGI application: the routes of the protocols, health, metrics, and a page to try the model.
+
+Protocols: Open Inference Protocol v2 (REST, with binary tensors), KServe's V1 ``:predict``,
+SageMaker's ``/ping`` and ``/invocations``, which MLflow's scoring server has, too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from .batching import QueueFull, RequestBatcher, TooSlow
+from .model import ServedModel
+from .tensors import InvalidRequest, decode_request, encode_response
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON = "application/json"
+_JSON_LENGTH = b"inference-header-content-length"
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MAX_MESSAGE = 500
+
+
+class ServerOptions(NamedTuple):
+    """What an administrator may set; ``max_body`` is in bytes, ``timeout`` in seconds."""
+
+    max_rows: int = 32
+    max_waiting: int = 256
+    timeout: float = 60.0
+    max_body: int = 64 << 20
+
+
+class ServerAnswer(NamedTuple):
+    """An answer; ``headers`` come on top of content type and length."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class HttpError(Exception):
+    """A refusal with its status code; the body is ``{"error": message}``."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = tuple((key.encode(), value.encode()) for key, value in headers.items())
+
+
+class ServerMetrics:
+    """The server's metrics, of this process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "danlu_requests", "Requests by route and status.", ("route", "status"),
+            registry=self.registry,
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "danlu_request_seconds", "Time to answer predictions.", buckets=_SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
+        self.calls = Histogram(
+            "danlu_predict_seconds", "Time in the predictor by call.", buckets=_SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
+        self.rows = Histogram(
+            "danlu_batch_rows", "Rows by call of the predictor.", buckets=_ROWS,
+            registry=self.registry,
+        )  # fmt: skip
+        self.waiting = Gauge(
+            "danlu_waiting_requests", "Requests that wait.", registry=self.registry
+        )
+
+    def observe_call(self, rows: int, seconds: float) -> None:
+        """Count a call of the predictor."""
+        self.rows.observe(rows)
+        self.calls.observe(seconds)
+
+
+class ServerApp:
+    """The server of one model.
+
+    ``load`` returns the model, warmed up; what it raises ends the process. ``on_stuck`` is called
+    when the predictor hangs.
+
+    Attributes:
+        is_draining: Set when the server ends soon: it is not ready, and answers close connections.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], ServedModel],
+        options: ServerOptions = ServerOptions(),  # noqa: B008 (immutable)
+        *,
+        on_stuck: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._load = load
+        self._options = options
+        self._on_stuck = on_stuck
+        self.metrics = ServerMetrics()
+        self.is_draining = False
+        self.model: ServedModel
+        self._batcher: RequestBatcher | None = None
+        self._routes = [
+            ("GET", r"/", self._show_page),
+            ("GET", r"/v2", self._describe_server),
+            ("GET", r"/v2/health/live", self._answer_live),
+            ("GET", r"/v2/health/ready", self._answer_ready),
+            ("GET", r"/v2/models/NAME", self._describe_model),
+            ("GET", r"/v2/models/NAME/ready", self._answer_ready),
+            ("POST", r"/v2/models/NAME/infer", self._answer_infer),
+            ("GET", r"/v1/models", self._list_v1),
+            ("GET", r"/v1/models/NAME", self._describe_v1),
+            ("POST", r"/v1/models/NAME:predict", self._predict_v1),
+            ("GET", r"/ping", self._answer_ready),
+            ("POST", r"/invocations", self._answer_invocation),
+            ("GET", r"/metrics", self._show_metrics),
+            ("GET", r"/openapi.json", self._show_openapi),
+        ]
+        self._patterns: list[tuple[str, str, re.Pattern[str], Any]] = []
+
+    def start(self) -> None:
+        """Load the model."""
+        self.model = self._load()
+        name, version = re.escape(self.model.name), re.escape(self.model.version)
+        found = f"{name}(?:/versions/{version})?"
+        self._patterns = [
+            (method, path, re.compile(re.escape(path).replace("NAME", found)), handler)
+            for method, path, handler in self._routes
+        ]
+        self._batcher = RequestBatcher(
+            self.model.call,
+            merge=self.model.merge,
+            split=self.model.split,
+            max_rows=self._options.max_rows if self.model.batches else 1,
+            max_waiting=self._options.max_waiting,
+            timeout=self._options.timeout,
+            observe=self.metrics.observe_call,
+            on_stuck=self._on_stuck,
+        )
+        self.metrics.waiting.set_function(lambda: self._batcher.waiting if self._batcher else 0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request (ASGI)."""
+        if scope["type"] == "lifespan":
+            await self._run_lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        route, response = await self._handle_request(scope, receive)
+        self.metrics.requests.labels(route, str(response.status)).inc()
+        headers = [
+            (b"content-type", response.content_type.encode()),
+            (b"content-length", str(len(response.body)).encode()),
+            *response.headers,
+        ]
+        if self.is_draining:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else response.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            self.start()
+        except Exception as error:
+            traceback.print_exc()
+            await send({"type": "lifespan.startup.failed", "message": _describe_error(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _handle_request(self, scope: Scope, receive: Receive) -> tuple[str, ServerAnswer]:
+        route = "unknown"
+        try:
+            route, handler = self._find_route(scope["method"], scope["path"])
+            start = time.monotonic()
+            response: ServerAnswer = await handler(scope, receive)
+            if scope["method"] == "POST":
+                self.metrics.seconds.observe(time.monotonic() - start)
+        except HttpError as error:
+            response = _error_response(error.status, str(error), error.headers)
+        except InvalidRequest as error:
+            response = _error_response(400, str(error))
+        except QueueFull as error:
+            header = (b"retry-after", str(error.seconds).encode())
+            response = _error_response(503, str(error), (header,))
+        except TooSlow as error:
+            response = _error_response(504, str(error))
+        return route, response
+
+    def _find_route(self, method: str, path: str) -> tuple[str, Any]:
+        if len(path) > 1:
+            path = path.rstrip("/")
+        allowed = []
+        for wanted, name, pattern, handler in self._patterns:
+            if pattern.fullmatch(path):
+                if method == wanted or (method == "HEAD" and wanted == "GET"):
+                    return name, handler
+                allowed.append(wanted)
+        if allowed:
+            raise HttpError(405, f"use {allowed[0]}", {"allow": allowed[0]})
+        if path.startswith(("/v1/models/", "/v2/models/")):
+            raise HttpError(404, f"the model here is {self.model.name}")
+        raise HttpError(404, f"there is no {path[:100]}")
+
+    # -- what the server is -----------------------------------------------------------------------
+
+    async def _show_page(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        page = Path(__file__).with_name("page.html").read_bytes()
+        about = {
+            "name": self.model.name,
+            "version": self.model.version,
+            "schema": self.model.schema,
+            "example": self.model.encode_example(),
+        }
+        data = msgspec.json.encode(about).replace(b"<", b"\\u003c")
+        return ServerAnswer(200, page.replace(b"{{ABOUT}}", data), "text/html; charset=utf-8")
+
+    async def _describe_server(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        return _json_response(
+            {"name": "danlu", "version": "1", "extensions": ["binary_tensor_data"]}
+        )
+
+    async def _answer_live(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        return _json_response({"live": True})
+
+    async def _answer_ready(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        if self._batcher is None or self._batcher.is_stuck or self.is_draining:
+            raise HttpError(503, "the model is not ready")
+        return _json_response({"name": self.model.name, "ready": True})
+
+    async def _describe_model(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        return _json_response(self.model.describe())
+
+    async def _list_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        return _json_response({"models": [self.model.name]})
+
+    async def _describe_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        return _json_response({"name": self.model.name, "ready": True})
+
+    async def _show_metrics(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        text = generate_latest(self.metrics.registry)
+        return ServerAnswer(200, text, "text/plain; version=0.0.4; charset=utf-8")
+
+    async def _show_openapi(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        paths: dict[str, Any] = {}
+        for method, path, _ in self._routes:
+            operation: dict[str, Any] = {
+                "responses": {"200": {"description": "OK"}, "400": {"description": "Invalid input"}}
+            }
+            if method == "POST":
+                operation["requestBody"] = {
+                    "required": True,
+                    "content": {JSON: {"schema": self._describe_body(path)}},
+                }
+            paths[path.replace("NAME", self.model.name)] = {method.lower(): operation}
+        info = {"title": self.model.name, "version": self.model.version}
+        return _json_response({"openapi": "3.1.0", "info": info, "paths": paths})
+
+    def _describe_body(self, path: str) -> dict[str, Any]:
+        key = "inputs" if path.endswith("/infer") else "instances"
+        return {
+            "type": "object",
+            "properties": {key: {"type": "array", "items": {}}},
+            "required": [key] if path != "/invocations" else [],
+        }
+
+    # -- predictions ------------------------------------------------------------------------------
+
+    async def _predict_for(self, convert: Callable[[Any], dict[str, Any]], value: Any) -> Any:
+        """Return the predictor's result for the value of a request."""
+        assert self._batcher is not None
+        try:
+            arguments = convert(value)
+        except self.model.invalid_input as error:
+            raise HttpError(400, str(error)) from error
+        rows, key = self.model.measure_rows(arguments) if self.model.batches else (1, None)
+        try:
+            return await self._batcher.submit(arguments, rows=rows, key=key)
+        except (QueueFull, TooSlow):
+            raise
+        except Exception as error:
+            traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+            raise HttpError(500, f"the predictor raised {_describe_error(error)}") from error
+
+    async def _answer_infer(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        body = await self._read_body(scope, receive)
+        text = _find_header(scope, _JSON_LENGTH)
+        if text and not text.isdigit():
+            raise HttpError(400, "invalid Inference-Header-Content-Length")
+        request, tensors = decode_request(body, int(text) if text else None)
+        result = await self._predict_for(self.model.convert_tensors, tensors)
+        about = {"model_name": self.model.name, "model_version": self.model.version}
+        try:
+            outputs = self.model.list_outputs(result)
+        except TypeError as error:
+            raise HttpError(500, str(error)) from error
+        data, length = encode_response(about, outputs, request)
+        if length is None:
+            return ServerAnswer(200, data)
+        header = (_JSON_LENGTH, str(length).encode())
+        return ServerAnswer(200, data, "application/octet-stream", (header,))
+
+    async def _predict_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        value = _decode_json(await self._read_body(scope, receive))
+        if not isinstance(value, dict) or not isinstance(value.get("instances"), list):
+            raise HttpError(400, 'the body must be {"instances": [...]}')
+        result = await self._predict_instances(value["instances"])
+        return _json_response({"predictions": result})
+
+    async def _answer_invocation(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        """SageMaker's and MLflow's: an input of the predictor, or one of MLflow's forms."""
+        kind = _find_header(scope, b"content-type").partition(";")[0].strip().lower()
+        if kind not in ("", JSON):
+            raise HttpError(415, f"content type {kind!r} is not {JSON}")
+        value = _decode_json(await self._read_body(scope, receive))
+        forms = ("instances", "inputs", "dataframe_split", "dataframe_records")
+        form = next((name for name in forms if isinstance(value, dict) and name in value), "")
+        if not form or form in self.model.schema["inputs"]:
+            result = await self._predict_for(self.model.convert_input, value)
+            return _json_response(self._encode_result(result))
+        content = value[form]
+        if form == "dataframe_split":
+            content = _read_split(content)
+        if form == "inputs":
+            result = await self._predict_for(self.model.convert_input, content)
+            return _json_response({"predictions": self._encode_result(result)})
+        if not isinstance(content, list):
+            raise HttpError(400, f"{form} must be a list")
+        if form != "instances":
+            # Columns that are no parameters are those of a table, in order.
+            known = set(self.model.schema["inputs"])
+            content = [
+                list(row.values()) if isinstance(row, dict) and not set(row) <= known else row
+                for row in content
+            ]
+        return _json_response({"predictions": await self._predict_instances(content)})
+
+    async def _predict_instances(self, rows: list[Any]) -> Any:
+        """Predict for a list of rows: values of the only parameter, or objects of all."""
+        names = list(self.model.schema["inputs"])
+        if rows and all(isinstance(row, dict) and set(row) <= set(names) for row in rows):
+            if any(set(row) != set(rows[0]) for row in rows):
+                raise HttpError(400, "all instances must have the same keys")
+            value: Any = {name: [row[name] for row in rows] for name in rows[0]}
+        elif len(names) == 1:
+            value = {names[0]: rows}
+        else:
+            raise HttpError(400, f"an instance must be an object with {', '.join(names)}")
+        return self._encode_result(await self._predict_for(self.model.convert_input, value))
+
+    def _encode_result(self, result: Any) -> Any:
+        try:
+            return self.model.encode_result(result)
+        except TypeError as error:
+            raise HttpError(500, str(error)) from error
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        limit = self._options.max_body
+        length = _find_header(scope, b"content-length")
+        if length.isdigit() and int(length) > limit:
+            raise HttpError(413, f"the body has more than {limit} bytes", {"connection": "close"})
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise HttpError(400, "the client has gone")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise HttpError(
+                    413, f"the body has more than {limit} bytes", {"connection": "close"}
+                )
+            parts.append(part)
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+
+def _read_split(content: Any) -> list[Any]:
+    """Return the rows of pandas' ``split`` form: objects by column, or lists without columns."""
+    if not isinstance(content, dict) or not isinstance(content.get("data"), list):
+        raise HttpError(400, 'dataframe_split must be {"columns": [...], "data": [...]}')
+    columns = content.get("columns")
+    rows: list[Any] = content["data"]
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        return rows
+    if not all(isinstance(row, list) and len(row) == len(columns) for row in rows):
+        raise HttpError(400, f"every row must have {len(columns)} values")
+    return [dict(zip(columns, row)) for row in rows]  # noqa: B905 (Python 3.9)
+
+
+def _find_header(scope: Scope, name: bytes) -> str:
+    for key, value in scope["headers"]:
+        if key.lower() == name:
+            return bytes(value).decode("latin-1")
+    return ""
+
+
+def _decode_json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise HttpError(400, f"invalid JSON: {error}") from error
+
+
+def _json_response(value: Any) -> ServerAnswer:
+    return ServerAnswer(200, msgspec.json.encode(value))
+
+
+def _error_response(
+    status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> ServerAnswer:
+    body = msgspec.json.encode({"error": message[:_MAX_MESSAGE]})
+    return ServerAnswer(status, body, JSON, headers)
+
+
+def _describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]

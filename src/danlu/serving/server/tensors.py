@@ -1,0 +1,300 @@
+"""Tensors of the Open Inference Protocol, version 2, as JSON and as binary data.
+
+Sources: kserve/open-inference-protocol, ``inference_rest.md``; its binary tensor data extension
+(Triton, KServe): after the JSON, whose length is in a header, follow the tensors' bytes,
+little-endian. ``BYTES`` elements are preceded by their length in four bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035 (msgspec evaluates them, Python 3.9)
+
+import msgspec
+import numpy as np
+
+#: NumPy's types of the protocol's, but for ``BYTES``.
+DTYPES = {
+    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
+    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
+    "FP32": "float32", "FP64": "float64",
+}  # fmt: skip
+DATATYPES = {name: datatype for datatype, name in DTYPES.items()}
+
+_MAX_RANK = 32
+_LENGTH = struct.Struct("<I")
+
+
+class InvalidRequest(Exception):
+    """A request that breaks the protocol: the client gets the message with status 400."""
+
+
+class RequestInput(msgspec.Struct):
+    """An input tensor of a request."""
+
+    name: str
+    shape: List[int]  # noqa: UP006
+    datatype: str
+    data: Any = None
+    parameters: Dict[str, Any] = {}  # noqa: UP006
+
+
+class RequestOutput(msgspec.Struct):
+    """An output tensor that a request asks for."""
+
+    name: str
+    parameters: Dict[str, Any] = {}  # noqa: UP006
+
+
+class InferenceRequest(msgspec.Struct):
+    """The JSON of a request."""
+
+    inputs: List[RequestInput]  # noqa: UP006
+    id: Optional[str] = None  # noqa: UP045
+    parameters: Dict[str, Any] = {}  # noqa: UP006
+    outputs: Optional[List[RequestOutput]] = None  # noqa: UP006, UP045
+
+
+_DECODER = msgspec.json.Decoder(InferenceRequest)
+
+
+def decode_request(body: bytes, json_length: int | None) -> tuple[InferenceRequest, dict[str, Any]]:
+    """Return a request and its tensors by name: arrays, for ``BYTES`` arrays of ``bytes``.
+
+    ``json_length`` is the value of the header ``Inference-Header-Content-Length``. Raises
+    :class:`InvalidRequest`.
+    """
+    if json_length is not None and not 0 <= json_length <= len(body):
+        raise InvalidRequest("Inference-Header-Content-Length is larger than the body")
+    end = len(body) if json_length is None else json_length
+    try:
+        request = _DECODER.decode(body[:end])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"invalid request: {error}") from error
+    tensors: dict[str, Any] = {}
+    for item in request.inputs:
+        if item.name in tensors:
+            raise InvalidRequest(f"input {item.name!r} is there twice")
+        size = item.parameters.get("binary_data_size")
+        if size is None:
+            tensors[item.name] = _decode_json(item)
+            continue
+        if type(size) is not int or not 0 <= size <= len(body) - end:
+            raise InvalidRequest(f"input {item.name!r}: invalid binary_data_size {size!r}")
+        tensors[item.name] = _decode_binary(item, body[end : end + size])
+        end += size
+    if end != len(body):
+        raise InvalidRequest(f"{len(body) - end} bytes after the last tensor")
+    return request, tensors
+
+
+def _count_elements(item: RequestInput) -> int:
+    count = 1
+    for length in item.shape:
+        if length < 0:
+            raise InvalidRequest(f"input {item.name!r}: invalid shape {item.shape}")
+        count *= length
+    if len(item.shape) > _MAX_RANK or count >= 1 << 63:
+        raise InvalidRequest(f"input {item.name!r}: invalid shape {item.shape}")
+    return count
+
+
+def _find_dtype(item: RequestInput) -> np.dtype[Any]:
+    if item.datatype not in DTYPES:
+        names = ", ".join((*DTYPES, "BYTES"))
+        raise InvalidRequest(f"input {item.name!r}: datatype {item.datatype!r} is not of {names}")
+    return np.dtype(DTYPES[item.datatype])
+
+
+def _decode_json(item: RequestInput) -> Any:
+    count = _count_elements(item)
+    if not isinstance(item.data, list):
+        raise InvalidRequest(f"input {item.name!r}: data must be a list")
+    try:
+        if item.datatype == "BYTES":
+            is_base64 = item.parameters.get("content_type") == "base64"
+            flat = [_decode_text(text, is_base64) for text in _flatten_lists(item.data)]
+            array = np.empty(len(flat), object)
+            array[:] = flat
+        else:
+            dtype = _find_dtype(item)
+            array = np.asarray(item.data)
+            if array.dtype.kind not in ("b" if dtype.kind == "b" else "iuf") and array.size:
+                raise ValueError("the elements are of another type")
+            if array.dtype.kind == "f" and dtype.kind in "iu":
+                raise ValueError("the elements are not integers")
+            if dtype.kind in "iu" and array.size:
+                limits = np.iinfo(dtype)
+                if int(array.min()) < limits.min or int(array.max()) > limits.max:
+                    raise ValueError(f"an element is out of the range of {item.datatype}")
+            with np.errstate(over="ignore"):  # infinity, as in the binary form
+                array = array.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"input {item.name!r}: {error}") from error
+    if array.size != count:
+        raise InvalidRequest(
+            f"input {item.name!r}: {array.size} elements do not have the shape {item.shape}"
+        )
+    return array.reshape(item.shape)
+
+
+def _flatten_lists(data: list[Any]) -> list[Any]:
+    flat: list[Any] = []
+    waiting = [iter(data)]
+    while waiting:
+        for value in waiting[-1]:
+            if isinstance(value, list):
+                if len(waiting) == _MAX_RANK:
+                    raise ValueError("data is nested too deeply")
+                waiting.append(iter(value))
+                break
+            flat.append(value)
+        else:
+            waiting.pop()
+    return flat
+
+
+def _decode_text(text: Any, is_base64: bool) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError("elements of BYTES must be strings")
+    return base64.b64decode(text, validate=True) if is_base64 else text.encode()
+
+
+def _decode_binary(item: RequestInput, data: bytes) -> Any:
+    count = _count_elements(item)
+    if item.datatype == "BYTES":
+        array = np.empty(0, object)
+        found, place = [], 0
+        while place < len(data):
+            if len(data) - place < _LENGTH.size:
+                raise InvalidRequest(f"input {item.name!r}: its binary data are cut off")
+            (length,) = _LENGTH.unpack_from(data, place)
+            place += _LENGTH.size
+            if length > len(data) - place:
+                raise InvalidRequest(f"input {item.name!r}: its binary data are cut off")
+            found.append(data[place : place + length])
+            place += length
+        array = np.empty(len(found), object)
+        array[:] = found
+    else:
+        dtype = _find_dtype(item).newbyteorder("<")
+        if len(data) != count * dtype.itemsize:
+            raise InvalidRequest(
+                f"input {item.name!r}: {len(data)} bytes are not {count} elements of"
+                f" {item.datatype}"
+            )
+        array = np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))
+    if array.size != count:
+        raise InvalidRequest(
+            f"input {item.name!r}: {array.size} elements do not have the shape {item.shape}"
+        )
+    return array.reshape(item.shape)
+
+
+# -- outputs --------------------------------------------------------------------------------------
+
+
+class OutputTensor(msgspec.Struct):
+    """An output: a numeric array, or an array of ``bytes``; ``content_type`` says of what."""
+
+    name: str
+    array: Any
+    content_type: str = ""
+
+    @property
+    def datatype(self) -> str:
+        """The protocol's name of the element type."""
+        return DATATYPES.get(self.array.dtype.name, "BYTES")
+
+
+def make_output(name: str, value: Any) -> OutputTensor:
+    """Return the tensor for a value: an array, number, text or bytes, or lists of them.
+
+    Another value, already in JSON's types, becomes one element of JSON text.
+    """
+    if isinstance(value, (bytes, str)):
+        return OutputTensor(
+            name, _make_bytes([value]), "base64" if isinstance(value, bytes) else ""
+        )
+    if isinstance(value, list) and value and all(isinstance(item, (bytes, str)) for item in value):
+        is_binary = any(isinstance(item, bytes) for item in value)
+        return OutputTensor(name, _make_bytes(value), "base64" if is_binary else "")
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind in "US" and array.ndim:
+        return OutputTensor(name, _make_bytes(array.reshape(-1).tolist()).reshape(array.shape))
+    if array.dtype.name not in DATATYPES or isinstance(value, dict):
+        return OutputTensor(name, _make_bytes([json.dumps(value)]), "json")
+    return OutputTensor(name, array.reshape(1) if array.ndim == 0 else array)
+
+
+def _make_bytes(values: list[bytes | str]) -> Any:
+    array = np.empty(len(values), object)
+    array[:] = [item.encode() if isinstance(item, str) else item for item in values]
+    return array
+
+
+def encode_response(
+    about: dict[str, Any], outputs: list[OutputTensor], request: InferenceRequest
+) -> tuple[bytes, int | None]:
+    """Return the body of a response, and the length of its JSON if binary data follow.
+
+    ``about`` has the model's name and version. Raises :class:`InvalidRequest` if the request asks
+    for an output that there is not.
+    """
+    binary = {output.name: bool(request.parameters.get("binary_data_output")) for output in outputs}
+    wanted = outputs
+    if request.outputs is not None:
+        by_name = {output.name: output for output in outputs}
+        for item in request.outputs:
+            if item.name not in by_name:
+                raise InvalidRequest(f"the model has no output {item.name!r}")
+            if "binary_data" in item.parameters:
+                binary[item.name] = bool(item.parameters["binary_data"])
+        wanted = [by_name[item.name] for item in request.outputs]
+    found, parts = [], []
+    for output in wanted:
+        array = output.array
+        encoded: dict[str, Any] = {
+            "name": output.name, "shape": list(array.shape), "datatype": output.datatype,
+        }  # fmt: skip
+        # FP16 has no form in JSON.
+        if binary[output.name] or output.datatype == "FP16":
+            part = _encode_binary(array)
+            encoded["parameters"] = {"binary_data_size": len(part)}
+            parts.append(part)
+        else:
+            encoded["data"] = _list_elements(output)
+            if output.content_type:
+                encoded["parameters"] = {"content_type": output.content_type}
+        found.append(encoded)
+    answer = {**about, **({"id": request.id} if request.id is not None else {}), "outputs": found}
+    head = msgspec.json.encode(answer)
+    return (b"".join((head, *parts)), len(head)) if parts else (head, None)
+
+
+def _encode_binary(array: Any) -> bytes:
+    if array.dtype == object:
+        flat = array.reshape(-1)
+        return b"".join(part for item in flat for part in (_LENGTH.pack(len(item)), item))
+    little: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return little
+
+
+def _list_elements(output: OutputTensor) -> list[Any]:
+    flat = output.array.reshape(-1).tolist()
+    if output.datatype != "BYTES":
+        return list(flat)
+    if output.content_type == "base64":
+        return [base64.b64encode(item).decode() for item in flat]
+    return [item.decode() for item in flat]
+
+
+def describe_array(array: Any) -> Tuple[str, List[int]]:  # noqa: UP006
+    """Return datatype and shape of an array in the model's metadata: any number of rows."""
+    shape = list(array.shape)
+    return DATATYPES.get(array.dtype.name, "BYTES"), [-1, *shape[1:]] if shape else [1]

@@ -1,0 +1,64 @@
+"""The files of the model server in a packed image: its modules, what they need, its program."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from danlu.errors import OutsideError
+from danlu.serving import layout
+from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.uv import Uv, target_options
+
+_MODULES = Path(__file__).with_name("server")
+_REQUIREMENTS = _MODULES / "requirements.txt"
+_NOT_COPIED = shutil.ignore_patterns("requirements.txt", "__pycache__")
+
+#: The program starts the modules of the image, not what its directory or PYTHONPATH may have. The
+#: server's packages come last, so that a predictor gets those that it was trained with.
+_PROGRAM = """\
+#!{interpreter}
+import sys
+
+sys.path[0] = "{root}"
+sys.path.append("{server}")
+
+from model_server.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def write_server(
+    place: Path, target: PlatformTarget, interpreter: str, uv: Uv
+) -> list[tuple[str, str]]:
+    """Write the server below ``place``; return its directories there and in the image.
+
+    ``target`` is the image's Python, whose program is ``interpreter``. Raises
+    :class:`OutsideError` if the user's package indexes do not have what the server needs.
+    """
+    server, program = place / "server", place / "bin" / "serve"
+    options = [
+        *target_options(target),
+        *("--target", str(server), "--requirements", str(_REQUIREMENTS)),
+        *("--no-deps", "--require-hashes", "--link-mode", "copy"),
+    ]
+    code, _, messages = asyncio.run(uv.run(("pip", "install"), options))
+    if code:
+        raise OutsideError(
+            "cannot get the packages of the model server",
+            details=tuple(messages.strip().splitlines()),
+            hint="pack without it: --no-server",
+        )
+    # Programs whose first line names this machine's Python, and uv's own files.
+    shutil.rmtree(server / "bin", ignore_errors=True)
+    (server / ".lock").unlink(missing_ok=True)
+    shutil.copytree(_MODULES, server / "model_server", ignore=_NOT_COPIED)
+    program.parent.mkdir()
+    program.write_text(
+        _PROGRAM.format(interpreter=interpreter, root=layout.ROOT, server=layout.SERVER)
+    )
+    program.chmod(0o755)
+    return [("server", layout.SERVER), ("bin", layout.SERVE.rpartition("/")[0])]

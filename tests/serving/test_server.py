@@ -1,0 +1,331 @@
+"""The model server: protocols, batches, overload, and what clients get wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import threading
+from typing import Annotated, Any
+
+import anyio
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from danlu.serving import runner
+from danlu.serving.server.app import ServerApp, ServerOptions
+from danlu.serving.server.batching import QueueFull, RequestBatcher, TooSlow
+from danlu.serving.server.model import ServedModel
+from danlu.serving.server.tensors import DTYPES, InvalidRequest, decode_request
+from tests.serving.asgi import ask, get, post
+
+NONE: dict[str, int] = {}
+INFER = "/v2/models/m/infer"
+
+
+class Double:
+    """Batchable: every row by itself."""
+
+    def load(self, directory: str) -> None: ...
+
+    def predict(self, x: Annotated[np.ndarray, "float32", (None, 2)]) -> dict[str, Any]:
+        if x.size and x[0, 0] == 13:
+            raise RuntimeError("unlucky")
+        return {"y": 2 * x, "first": x[:, 0]}
+
+
+class Mean:
+    """Not batchable: the rows of a call matter to each other."""
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        mean: np.ndarray = x - x.mean(axis=0)
+        return mean
+
+
+class Mixed:
+    def predict(self, text: str, count: int = 2, table: dict[str, int] = NONE) -> dict[str, Any]:
+        return {"text": text * count, "table": table, "raw": b"\xff", "none": None}
+
+
+def load(predictor: Any, example: Any) -> ServerApp:
+    """An application that has loaded ``predictor`` with one golden example."""
+
+    def model() -> ServedModel:
+        schema = runner.describe_predictor(predictor)
+        output = predictor.predict(**runner.convert_input(example, schema))
+        golden = {"input": runner.encode_value(example), "output": runner.encode_value(output)}
+        made = ServedModel(predictor, runner, {"examples": [golden]}, name="m")
+        made.warm_up()
+        return made
+
+    app = ServerApp(model)
+    app.start()
+    return app
+
+
+@pytest.fixture
+def double() -> ServerApp:
+    return load(Double(), [[1.0, 2.0], [3.0, 4.0]])
+
+
+def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+def test_open_inference_protocol(double: ServerApp) -> None:
+    assert get(double, "/v2").json["extensions"] == ["binary_tensor_data"]
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/m/ready", "/ping"):
+        assert get(double, path).status == 200
+    about = get(double, "/v2/models/m/versions/1").json
+    assert about["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+    assert about["outputs"][0] == {"name": "y", "datatype": "FP32", "shape": [-1, 2]}
+    request = {"id": "7", "inputs": [tensor("x", "FP32", [1, 2], [[1.5, 2]])]}
+    answer = post(double, INFER, request)
+    assert answer.json == {
+        "model_name": "m", "model_version": "1", "id": "7",
+        "outputs": [tensor("y", "FP32", [1, 2], [3.0, 4.0]), tensor("first", "FP32", [1], [1.5])],
+    }  # fmt: skip
+
+
+def test_binary_tensors(double: ServerApp) -> None:
+    data = struct.pack("<2e", 1.5, 2)
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": "x", "datatype": "FP16", "shape": [1, 2],
+                 "parameters": {"binary_data_size": len(data)}}
+            ],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        }
+    ).encode()  # fmt: skip
+    answer = post(double, INFER, head + data, inference_header_content_length=str(len(head)))
+    length = int(answer.headers["inference-header-content-length"])
+    assert json.loads(answer.body[:length])["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    ]
+    assert np.frombuffer(answer.body[length:], "<f4").tolist() == [3.0, 4.0]
+
+
+def test_text_bytes_and_objects() -> None:
+    app = load(Mixed(), {"text": "a"})
+    answer = post(
+        app, INFER,
+        {"inputs": [tensor("text", "BYTES", [1], ["é"]), tensor("count", "INT64", [1], [2]),
+                    tensor("table", "BYTES", [1], ['{"a": 1}'])]},
+    )  # fmt: skip
+    outputs = {item["name"]: item for item in answer.json["outputs"]}
+    assert outputs["text"]["data"] == ["éé"]
+    assert outputs["table"] == {
+        **tensor("table", "BYTES", [1], ['{"a": 1}']), "parameters": {"content_type": "json"},
+    }  # fmt: skip
+    assert outputs["raw"]["data"] == ["/w=="]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/models/m:predict", {"instances": [[1, 2], [3, 4]]}),
+        ("/v1/models/m:predict", {"instances": [{"x": [1, 2]}, {"x": [3, 4]}]}),
+        ("/invocations", {"inputs": {"x": [[1, 2], [3, 4]]}}),
+        ("/invocations", {"instances": [[1, 2], [3, 4]]}),
+        ("/invocations", {"dataframe_split": {"columns": ["a", "b"], "data": [[1, 2], [3, 4]]}}),
+        ("/invocations", {"dataframe_records": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]}),
+    ],
+)
+def test_other_protocols(double: ServerApp, path: str, body: Any) -> None:
+    answer = post(double, path, body)
+    assert answer.json == {"predictions": {"y": [[2, 4], [6, 8]], "first": [1, 3]}}
+
+
+def test_an_input_as_it_is(double: ServerApp) -> None:
+    assert post(double, "/invocations", {"x": [[1, 2]]}).json == {"y": [[2, 4]], "first": [1]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        (INFER, b"{", 400, "invalid request"),
+        (INFER, {"inputs": []}, 400, "'x' is missing"),
+        (INFER, {"inputs": [tensor("z", "FP32", [1], [1])]}, 400, "no input 'z'"),
+        (INFER, {"inputs": [tensor("x", "FP31", [1], [1])]}, 400, "'FP31'"),
+        (INFER, {"inputs": [tensor("x", "FP32", [1, 3], [1, 2])]}, 400, "shape [1, 3]"),
+        (INFER, {"inputs": [tensor("x", "FP32", [-1, 2], [1, 2])]}, 400, "invalid shape"),
+        (INFER, {"inputs": [tensor("x", "FP32", [1, 1], [1])]}, 400, "must have the shape"),
+        (INFER, {"inputs": [tensor("x", "INT8", [1, 2], [1, 300])]}, 400, "out of the range"),
+        (INFER, {"inputs": [tensor("x", "FP32", [1, 2], ["a", "b"])]}, 400, "another type"),
+        (INFER, {"inputs": [tensor("x", "FP32", [1, 2], [1, 2])], "outputs": [{"name": "q"}]},
+         400, "no output 'q'"),
+        (INFER, b"[" * 100_000, 400, "invalid request"),
+        ("/v1/models/m:predict", {"instance": 1}, 400, "instances"),
+        ("/invocations", b"nan", 400, "invalid JSON"),
+        ("/v2/models/other/infer", {}, 404, "the model here is m"),
+        ("/v2/health/live", {}, 405, "use GET"),
+        (INFER, {"inputs": [tensor("x", "FP32", [1, 2], [13, 2])]}, 500, "RuntimeError: unlucky"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(
+    double: ServerApp, path: str, body: Any, status: int, message: str
+) -> None:
+    answer = post(double, path, body)
+    assert (answer.status, message in answer.json["error"]) == (status, True), answer
+
+
+def test_large_bodies_are_refused() -> None:
+    app = load(Double(), [[1.0, 2.0]])
+    app._options = ServerOptions(max_body=10)
+    assert post(app, INFER, b" " * 11).status == 413
+    assert post(app, INFER, b"", content_length="11").status == 413
+
+
+def test_only_a_predictor_whose_rows_are_independent_is_batched(double: ServerApp) -> None:
+    assert double.model.batches
+    assert not load(Mean(), [[1.0, 2.0], [3.0, 4.0]]).model.batches
+    assert not load(Mixed(), {"text": "a"}).model.batches
+
+
+def test_requests_that_wait_are_one_call_and_one_bad_request_fails_alone(
+    double: ServerApp,
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+    predict = double.model._predict
+
+    def held(x: np.ndarray) -> Any:
+        calls.append(len(x))
+        started.set()
+        go_on.wait(60)
+        return predict(x)
+
+    double.model._predict = held
+    answers: dict[int, Any] = {}
+
+    async def send(number: int) -> None:
+        answers[number] = await ask(double, "POST", "/invocations", {"x": [[float(number), 0.0]]})
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(send, 1)
+            await anyio.to_thread.run_sync(started.wait)
+            for number in (2, 3, 4):
+                group.start_soon(send, number)
+            while double._batcher is None or double._batcher.waiting < 3:
+                await anyio.lowlevel.checkpoint()
+            go_on.set()
+
+    anyio.run(run)
+    assert calls == [1, 3]
+    assert {number: answer.json["first"] for number, answer in answers.items()} == {
+        number: [float(number)] for number in (1, 2, 3, 4)
+    }
+
+    calls.clear()
+    started.clear()
+    go_on.clear()
+
+    async def run_bad() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(send, 1)
+            await anyio.to_thread.run_sync(started.wait)
+            for number in (13, 5):
+                group.start_soon(send, number)
+            while double._batcher is None or double._batcher.waiting < 2:
+                await anyio.lowlevel.checkpoint()
+            go_on.set()
+
+    anyio.run(run_bad)
+    assert calls == [1, 2, 1, 1]
+    assert (answers[13].status, answers[5].status) == (500, 200)
+
+
+def make_batcher(call: Any, *, timeout: float = 60, on_stuck: Any = lambda: None) -> RequestBatcher:
+    return RequestBatcher(
+        call, merge=list, split=lambda result, counts: [result] * len(counts), max_rows=4,
+        max_waiting=2, timeout=timeout, observe=lambda rows, seconds: None, on_stuck=on_stuck,
+    )  # fmt: skip
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def call(arguments: Any) -> Any:
+        started.set()
+        go_on.wait(60)
+        return arguments
+
+    batcher = make_batcher(call)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(batcher.submit, 1)
+            await anyio.to_thread.run_sync(started.wait)
+            for number in (2, 3):
+                group.start_soon(batcher.submit, number)
+            while batcher.waiting < 2:
+                await anyio.lowlevel.checkpoint()
+            with pytest.raises(QueueFull) as refused:
+                await batcher.submit(4)
+            assert refused.value.seconds >= 1
+            go_on.set()
+
+    anyio.run(run)
+
+
+def test_a_predictor_that_hangs_fails_its_requests_and_is_reported() -> None:
+    go_on, stuck = threading.Event(), []
+    batcher = make_batcher(
+        lambda arguments: go_on.wait(60), timeout=0.01, on_stuck=lambda: stuck.append(True)
+    )
+
+    async def run() -> None:
+        with pytest.raises(TooSlow):
+            await batcher.submit(1)
+        with pytest.raises(QueueFull):
+            await batcher.submit(2)
+
+    anyio.run(run)
+    go_on.set()
+    assert stuck == [True]
+
+
+def test_the_page_has_the_schema_and_cannot_be_left_by_an_example() -> None:
+    app = load(Mixed(), {"text": "</script><script>alert(1)"})
+    page = get(app, "/").body
+    assert b"</script><script>alert" not in page
+    assert b"\\u003c/script>" in page
+
+
+def test_metrics_count_requests(double: ServerApp) -> None:
+    post(double, INFER, b"{")
+    post(double, INFER, {"inputs": [tensor("x", "FP32", [1, 2], [1, 2])]})
+    text = get(double, "/metrics").body.decode()
+    assert 'danlu_requests_total{route="/v2/models/NAME/infer",status="400"} 1.0' in text
+    assert "danlu_batch_rows_count" in text
+
+
+@given(st.binary(max_size=200), st.integers(-5, 250) | st.none())
+def test_any_bytes_are_decoded_or_refused(body: bytes, length: int | None) -> None:
+    with contextlib.suppress(InvalidRequest):
+        decode_request(body, length)
+
+
+@given(
+    datatype=st.sampled_from([*DTYPES, "BYTES"]),
+    shape=st.lists(st.integers(-1, 4), max_size=3),
+    data=st.binary(max_size=64),
+    extra=st.integers(-2, 2),
+)
+def test_any_binary_tensor_is_decoded_or_refused(
+    datatype: str, shape: list[int], data: bytes, extra: int
+) -> None:
+    about = {
+        "name": "x", "datatype": datatype, "shape": shape,
+        "parameters": {"binary_data_size": len(data) + extra},
+    }  # fmt: skip
+    head = json.dumps({"inputs": [about]}).encode()
+    try:
+        _, tensors = decode_request(head + data, len(head))
+    except InvalidRequest:
+        return
+    assert list(tensors["x"].shape) == shape

@@ -92,11 +92,22 @@ def http_directory(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, danlu: Danlu) -> Project:
+def project(tmp_path: Path, danlu: Danlu, own_channels: Path) -> Project:
     """An empty project."""
     directory = tmp_path / "project"
     directory.mkdir()
     return Project(directory, danlu)
+
+
+@pytest.fixture
+def own_channels(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A ``.condarc`` of the user that names the directories of tests, which are no project's."""
+    file = tmp_path / "condarc"
+    file.write_text(f"custom_multichannels: {{tests: ['{tmp_path_factory.getbasetemp()}']}}\n")
+    monkeypatch.setenv("CONDARC", str(file))
+    return file
 
 
 @pytest.fixture(scope="session")

@@ -215,7 +215,11 @@ def other():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_conda_another_python_r_and_node_give_one_digest_from_two_empty_stores(
-    homes: Path, tmp_path: Path, python_channel: Path, monkeypatch: pytest.MonkeyPatch
+    homes: Path,
+    tmp_path: Path,
+    python_channel: Path,
+    own_channels: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mirror = tmp_path / "mirror"
     monkeypatch.setenv("DANLU_MIRROR_PYTHON", str(mirror))

@@ -137,7 +137,8 @@ def test_any_text_round_trips(url: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("version = 1", "version = 99", "version 99"),
+        ("version = 1", "version = 0", "version 0"),
+        ("version = 1", "version = true", "version True"),
         ("version = 1", "version = ", "not valid TOML"),
         (f'sha256 = "{HASH}"', 'sha256 = "beef"', "has an invalid sha256"),
         ('version = "4.66.1"', 'version = "4.67.0"', "does not match its file"),
@@ -154,7 +155,15 @@ def test_an_edited_lock_is_rejected_with_a_hint(before: str, after: str, says: s
     assert before in text
     with pytest.raises(LockError, match=says) as caught:
         read_lock(text.replace(before, after), "danlu.lock")
+    assert "git checkout HEAD -- danlu.lock" in caught.value.hint
     assert "danlu lock" in caught.value.hint
+
+
+def test_a_lock_of_a_newer_danlu_is_not_given_up() -> None:
+    text = write_lock(Lock({"build": FULL})).replace("version = 1", "version = 99", 1)
+    with pytest.raises(LockError, match="version 99") as caught:
+        read_lock(text, "danlu.lock")
+    assert caught.value.hint == "upgrade danlu: a newer one wrote the file"
 
 
 def test_a_wrong_hash_is_reported_with_its_line() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
@@ -585,3 +587,67 @@ def test_build_settings_of_one_package_are_refused_with_their_line(
     with pytest.raises(ResolveError, match="per-requirement option") as caught:
         resolver(resolver.request(requirements="r.txt"))
     assert (caught.value.span and (caught.value.span.file, caught.value.span.line)) == ("r.txt", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a --hash=sha256:{hash}\nb\n", 2, "b has no --hash, but other requirements have one"),
+        ("b\na --hash=sha256:{hash}\n", 1, "b has no --hash, but other requirements have one"),
+        ("--require-hashes\na\n", 2, "a has no --hash, but --require-hashes is set"),
+        ("a --hash=sha512:{hash}\n", 1, "a has no valid --hash=sha256:…"),
+        ("a --hash=sha256:short\n", 1, "a has no valid --hash=sha256:…"),
+        ("a --hash=sha256:{hash}\n-r more.txt\n", 1, "b has no --hash"),
+    ],
+)
+def test_hashes_are_on_all_requirements_or_on_none(
+    resolver: PythonResolver, text: str, line: int, message: str
+) -> None:
+    wheels = {name: make_wheel(resolver.links, name) for name in ("a", "b")}
+    written = text.replace("{hash}", sha256_of(wheels["a"]))
+    (resolver.project / "r.txt").write_text(written)
+    (resolver.project / "more.txt").write_text("b\n")
+    with pytest.raises(ResolveError) as caught:
+        resolver(resolver.request(requirements="r.txt"))
+    assert message in caught.value.message
+    place = "more.txt" if "more" in text else "r.txt"
+    assert caught.value.span == Span(place, line)
+    # pip refuses the same file.
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps"]
+    command += ["--ignore-installed", "--find-links", str(resolver.links), "-r", "r.txt"]
+    if "sha512" not in text:
+        refused = subprocess.run(command, cwd=resolver.project, capture_output=True, check=False)
+        assert refused.returncode != 0
+
+
+def test_hashes_need_not_be_in_constraints(resolver: PythonResolver) -> None:
+    wheel = make_wheel(resolver.links, "a")
+    (resolver.project / "r.txt").write_text(f"-c c.txt\na --hash=sha256:{sha256_of(wheel)}\n")
+    (resolver.project / "c.txt").write_text("a<2\n")
+    assert resolver.pins(resolver(resolver.request(requirements="r.txt"))) == ["a==1.0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where", "message"),
+    [
+        ("r.txt", b"six\n\xff\n", Span("r.txt", 2), "r.txt is not UTF-8"),
+        ("r.txt", None, Span("build.envd", 7), "cannot read requirements file r.txt: Is a dir"),
+        ("pyproject.toml", b"a = 1\n[project\n", Span("pyproject.toml", 2), "not valid TOML"),
+        ("pyproject.toml", b"[project]\ndependencies = 1\n", Span("build.envd", 7), "not a list"),
+        ("pylock.toml", b"[\n", Span("pylock.toml", 1), "not valid TOML"),
+        ("pylock.toml", b"a = 1\n", Span("build.envd", 7), "has lock-version"),
+    ],
+)
+def test_errors_in_files_have_a_file_and_a_line(
+    resolver: PythonResolver, name: str, content: bytes | None, where: Span, message: str
+) -> None:
+    path = resolver.project / name
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ResolveError) as caught:
+        resolver(resolver.request(requirements=name, line=7))
+    assert message in caught.value.message
+    assert str(resolver.root) not in caught.value.message
+    assert caught.value.span == where

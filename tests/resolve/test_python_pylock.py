@@ -64,7 +64,7 @@ def test_markers_decide_which_packages_apply(tmp_path: Path) -> None:
     [
         ("", "lock-version"),
         ('lock-version = "2.0"', "lock-version"),
-        ("not toml", "cannot read"),
+        ("not toml", "is not valid TOML"),
         (HEAD.replace(">=3.10", ">=3.12"), "requires Python"),
         (HEAD + entry("x", "x-1.0-cp39-cp39-win32.whl"), "no file for x"),
         (HEAD + entry("x", "x-1.0-py3-none-any.whl") * 2, "twice"),
@@ -209,3 +209,14 @@ def test_a_file_outside_the_project_is_refused_when_it_is_read(tmp_path: Path) -
         path = write(project, f'{HEAD}[[packages]]\nname = "c"\narchive = {file}\n')
         with pytest.raises(UsageError, match="outside the project"):
             import_pylock(path, DEBIAN, project=project)
+
+
+@pytest.mark.parametrize("file", ["other-1.0-py3-none-any.whl", "a-2.0-py3-none-any.whl"])
+def test_a_wheel_of_another_package_is_rejected(tmp_path: Path, file: str) -> None:
+    path = tmp_path / "pylock.toml"
+    path.write_text(
+        'lock-version = "1.0"\n[[packages]]\nname = "a"\nversion = "1.0"\n'
+        f'wheels = [{{ url = "https://h.test/{file}", hashes = {{ sha256 = "{"0" * 64}" }} }}]\n'
+    )
+    with pytest.raises(ResolveError, match=rf"pylock.toml: the wheel {file} is not a 1.0"):
+        import_pylock(path, PlatformTarget("3.11.2", "glibc 2.36"))

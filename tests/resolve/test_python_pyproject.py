@@ -66,7 +66,7 @@ def test_groups_need_no_project(tmp_path: Path) -> None:
         ("project = 3\n", {}, "project is not a table"),
         ('[dependency-groups]\na = "numpy"\n', {"groups": ["a"]}, "string rather than a list"),
         ('[dependency-groups]\na = ["not a name"]\n', {"groups": ["a"]}, "Expected"),
-        ("[project\n", {}, "cannot read pyproject.toml"),
+        ("[project\n", {}, "pyproject.toml is not valid TOML"),
     ],
 )
 def test_an_invalid_pyproject_is_one_error(

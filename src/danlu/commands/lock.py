@@ -476,7 +476,11 @@ def _conda_versions(lock: FunctionLock) -> Mapping[str, str]:
 
 
 def _python_versions(lock: FunctionLock) -> Mapping[str, str]:
-    return {package.name: package.version for package in lock.packages}
+    # The version of a repository or directory is only known once it has been built.
+    return {
+        package.name: package.version or package.commit[:12] or package.location
+        for package in lock.packages
+    }
 
 
 def _format_changes(

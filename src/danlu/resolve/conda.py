@@ -11,7 +11,7 @@ from danlu.environment.requirements import list_all_conda_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, Span, UsageError
 from danlu.resolve.resolve import ResolveContext
-from danlu.sources.conda.channels import read_channel_settings
+from danlu.sources.conda.channels import confine_channels, read_channel_settings
 from danlu.sources.conda.solve import (
     CondaRequest,
     CondaSpec,
@@ -43,6 +43,12 @@ async def resolve_conda(
         settings = read_channel_settings(environment.find(CondaChannels), context.config)
         asked = [channel for item in declared for channel in item.channels]
         asked += [channel for file in files for channel in file.channels]
+        confine_channels(
+            [*asked, *(channel for channel, _ in specs if channel)],
+            environment.find(CondaChannels),
+            context.config,
+            context.project,
+        )
         # A channel that only one package names comes last: the others should not come from it.
         names = settings.list_names(asked)
         for channel, _ in specs:

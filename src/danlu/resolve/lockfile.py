@@ -125,10 +125,12 @@ def read_lock(text: str, file: str) -> Lock:
             f"{file} is not valid TOML: {error}", span=span, hint=_RESTORE_HINT
         ) from error
     version = values.pop("version", None)
-    if version != LOCK_VERSION:
+    if version != LOCK_VERSION or isinstance(version, bool):
         raise LockError(
             f"{file} has version {version!r}, but this danlu supports version {LOCK_VERSION}",
-            hint="upgrade danlu, or delete the file and run `danlu lock`",
+            hint="upgrade danlu: a newer one wrote the file"
+            if isinstance(version, int) and version > LOCK_VERSION
+            else _RESTORE_HINT,
         )
     sections = values.pop("function", {})
     if values or not isinstance(sections, dict):

@@ -137,6 +137,10 @@ async def resolve(
     for sources that cannot be reached, with the line of the build file if one is responsible.
     """
     _check_upgrades(old, context)
+    if environment.apt_source is not None:
+        from danlu.resolve.system import confine_apt_source
+
+        confine_apt_source(environment.apt_source, context.project)
     base = await _lock_base(environment, old, context)
     problems = ProblemCollector()
     conda: LockedConda | None = None

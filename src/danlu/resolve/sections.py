@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from danlu.environment.lock import HashedTree, LockedBase, MirroredFile, SystemVersion, WheelFile
 from danlu.environment.types import Environment
-from danlu.errors import ChecksumError, OutsideError, ResolveError
+from danlu.errors import ChecksumError, OutsideError, ResolveError, UsageError
 from danlu.graph.ops import Platform
 from danlu.oci.archive import read_zip_member
 from danlu.oci.git_tree import read_archive_tree
@@ -144,7 +144,12 @@ class SectionSources:
                 offline=self._context.offline,
             )
             return read_zip_member(fetched.path, member, name=path.rpartition("/")[2])
-        return read_zip_member(io.BytesIO(self._read_project_file(path)), member, name=path)
+        data = io.BytesIO(self._read_project_file(path))
+        try:
+            return read_zip_member(data, member, name=path)
+        except OutsideError as error:
+            hint = "the file in the project is damaged, or not what its name says"
+            raise UsageError(error.message, hint=hint) from error
 
     def _list_mirrors(self, name: str) -> tuple[str, ...]:
         return list_mirrors(name, self._context.config, self._environment.mirrors())

@@ -15,6 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
@@ -46,10 +47,12 @@ from danlu.sources.apt.resolver import (
     resolve_install,
     show_records,
 )
+from danlu.sources.apt.sources_list import parse_sources
 from danlu.util.config import Configuration
 from danlu.util.deb_version import upstream_version
 from danlu.util.files import write_atomic
 from danlu.util.paths import Paths
+from danlu.util.safe_paths import confine_to_project
 
 
 class PythonChoice(msgspec.Struct, frozen=True):
@@ -333,6 +336,27 @@ def package_set_digest(packages: Sequence[DebPackage]) -> str:
 def dpkg_status_path(paths: Paths, packages: Sequence[DebPackage]) -> Path:
     """Return where the dpkg status of a system of exactly ``packages`` is cached."""
     return paths.cache / "apt" / "status" / f"{package_set_digest(packages)}.status"
+
+
+def confine_apt_source(apt: AptSource, project: Path) -> None:
+    """Raise :class:`UsageError` for an archive of ``config.apt_source`` outside the project.
+
+    Only the machine's own sources may name one: untrusted build code can read what is installed.
+    """
+    for entry in parse_sources(apt.source):
+        for uri in entry.uris:
+            # Of mirror+file:/list, apt reads a local list of mirrors (apt-transport-mirror(1)).
+            scheme, _, place = uri.partition(":")
+            if not {"file", "copy", "cdrom"} & set(scheme.lower().split("+")):
+                continue
+            path = unquote("/" + place.lstrip("/"))
+            confine_to_project(
+                path,
+                project,
+                hint="copy the packages into the project, or add the archive to this machine's apt"
+                " sources",
+                span=apt.span if apt.span.line else None,
+            )
 
 
 async def resolve_base(

@@ -1,8 +1,8 @@
 """Turn what a step left behind into a reproducible layer.
 
 Volatile files (which differ between two equal runs, and which nothing in an image reads) are
-removed, times are clamped, and entries that only repeat the layers below are dropped. The step is
-untrusted: no link that it created is ever followed.
+removed, times are clamped, also those in Java's keystore, and entries that only repeat the layers
+below are dropped. The step is untrusted: no link that it created is ever followed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from danlu.oci.overlay import (
     make_whiteout,
     read_layer_xattrs,
 )
+from danlu.sandbox.java_keystore import set_keystore_dates
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.files import remove_tree
 
@@ -56,6 +57,10 @@ _VOLATILE_FILES = (
     ("var/lib/dpkg/triggers", "Lock"),
 )
 _MACHINE_ID = ("etc", "machine-id")
+_JAVA_KEYSTORE = ("etc/ssl/certs/java", "cacerts")
+
+#: Debian's has 170 KB.
+_MAX_KEYSTORE_SIZE = 16 << 20
 
 
 def finalize_upper(upper: Path, epoch: int, *, below: Sequence[Path] = ()) -> None:
@@ -74,6 +79,7 @@ def finalize_upper(upper: Path, epoch: int, *, below: Sequence[Path] = ()) -> No
     for name, pattern in _VOLATILE_FILES:
         _remove_matching(root, name, pattern)
     _truncate_machine_id(root)
+    _date_java_keystore(root, epoch)
     _clamp_times(root, epoch * 1_000_000_000)
     if below:
         prune_upper(upper, below, epoch=epoch)
@@ -161,6 +167,26 @@ def _truncate_machine_id(root: str) -> None:
         return
     if stat.S_ISREG(status.st_mode) and status.st_size:
         os.truncate(path, 0)
+
+
+def _date_java_keystore(root: str, epoch: int) -> None:
+    """Give the certificates that Java trusts one date instead of that of the build."""
+    directory, name = _JAVA_KEYSTORE
+    above = _real_directory(root, directory)
+    if above is None:
+        return
+    path = f"{above}/{name}"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    with open(descriptor, "r+b") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return
+        dated = set_keystore_dates(file.read(_MAX_KEYSTORE_SIZE), epoch)
+        if dated is not None:
+            file.seek(0)
+            file.write(dated)
 
 
 def _clamp_times(root: str, epoch: int) -> None:

@@ -45,7 +45,13 @@ KNOWN_GENERATED_FILES = (
         ("var/lib/postgresql/*/main", "etc/postgresql/*/main"),
         "pg_createcluster VERSION main",
     ),
+    GeneratedFiles("Postfix's database of aliases", ("etc/aliases.db",), "newaliases"),
     GeneratedFiles("RabbitMQ's cookie", ("var/lib/rabbitmq/.erlang.cookie",), "rabbitmq-server"),
+    GeneratedFiles(
+        "slapd's configuration and database",
+        ("etc/ldap/slapd.d/*", "var/lib/ldap/*"),
+        "dpkg-reconfigure -f noninteractive slapd",
+    ),
     GeneratedFiles(
         "ssh's host keys", ("etc/ssh/ssh_host_*_key", "etc/ssh/ssh_host_*_key.pub"), "ssh-keygen -A"
     ),

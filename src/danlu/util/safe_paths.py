@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from danlu.errors import UsageError
+from danlu.errors import Span, UsageError
 from danlu.util.sanitize import escape_unprintable
 
 # The kernel's own limit (path_resolution(7)).
@@ -313,6 +313,19 @@ class ProjectTree(DirectoryResolver):
             what,
             hint="only files inside the project are read: copy it there, or link to one inside",
         )
+
+
+def confine_to_project(path: str | Path, project: Path, *, hint: str, span: Span | None) -> None:
+    """Raise :class:`UsageError` with ``hint`` and ``span`` if ``path`` is outside ``project``.
+
+    Links are followed, and the path need not exist.
+    """
+    try:
+        with ProjectTree(project) as tree:
+            tree.real_path(path)
+    except UsageError as error:
+        error.hint, error.span = hint, span
+        raise
 
 
 def write_beneath(root: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:

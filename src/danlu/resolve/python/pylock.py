@@ -20,8 +20,9 @@ from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from danlu.environment.lock import FunctionLock, LockedPackage
-from danlu.environment.package_names import normalize_name
+from danlu.environment.package_names import normalize_name, versions_equal
 from danlu.errors import ResolveError, UsageError
+from danlu.resolve.python.pyproject import toml_error
 from danlu.sources.pypi.editable_metadata import locate_editable
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv_compile import PackageFile, choose_file
@@ -43,6 +44,9 @@ def import_pylock(
             table = tomllib.loads(tree.read_text(path))
     except FileNotFoundError:
         raise ResolveError(f"{path.name} not found") from None
+    except tomllib.TOMLDecodeError as error:
+        place = os.path.relpath(path, os.path.abspath(project or path.parent))
+        raise toml_error(error, place) from error
     except (OSError, ValueError) as error:
         raise ResolveError(f"cannot read {path.name}: {error}") from error
     version = str(table.get("lock-version", ""))
@@ -117,7 +121,18 @@ def _read_package(
             f"{path.name} has no file for {name} {package.get('version', '')} on Python "
             f"{target.python}, {target.machine} ({target.libc})"
         )
+    if file.kind == "wheel" and not _is_named_after(file, name):
+        raise ResolveError(
+            f"{path.name}: the wheel {file.file} is not {name} {package.get('version', '')}"
+        )
     return _to_locked_package(file, name, path.parent, project)
+
+
+def _is_named_after(file: PackageFile, name: str) -> bool:
+    """Return whether a wheel's file name has the name and version of its package."""
+    stem, version = (*file.file.split("-"), "")[:2]
+    same = versions_equal(version.replace("_", "+"), file.version) or not file.version
+    return normalize_name(stem) == name and same
 
 
 def _read_vcs_entry(package: Mapping[str, Any], name: str, path: Path) -> LockedPackage:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from packaging.dependency_groups import resolve_dependency_groups
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.package_names import normalize_name
-from danlu.errors import ResolveError
+from danlu.errors import ResolveError, Span
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.suggest import did_you_mean, suggest_name
 
@@ -58,8 +60,18 @@ def _read_document(path: Path, project: Path) -> dict[str, Any]:
             return tomllib.loads(tree.read_text(path))
     except FileNotFoundError:
         raise ResolveError(f"{path} not found") from None
+    except tomllib.TOMLDecodeError as error:
+        raise toml_error(error, os.path.relpath(path, os.path.abspath(project))) from error
     except (OSError, ValueError) as error:
         raise ResolveError(f"cannot read {path.name}: {error}") from error
+
+
+def toml_error(error: tomllib.TOMLDecodeError, name: str) -> ResolveError:
+    """Return the error for a file of the project that is not TOML, with its line."""
+    match = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+    span = Span(name, int(match[1])) if match else None
+    reason = str(error)[: match.start()] if match else str(error)
+    return ResolveError(f"{name} is not valid TOML: {reason}", span=span)
 
 
 def _check_table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

@@ -8,7 +8,8 @@ written again. Requirements that must be built are separated for the sandbox.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -143,7 +144,7 @@ class _RequirementCollector:
         if name == "pylock.toml" or (name.startswith("pylock.") and name.endswith(".toml")):
             self.locked.append(path)
         elif name.endswith(".toml"):
-            self.add_pyproject(path, Span(name, 0))
+            self.add_pyproject(path, None)
         elif name in ("setup.py", "setup.cfg"):
             raise ResolveError(
                 f"{name} is not a requirements file",
@@ -169,9 +170,32 @@ class _RequirementCollector:
     def _add_requirements_file(self, path: Path) -> None:
         entries = read_requirements(path, self.project)
         constraining = _constraint_files(entries)
+        self._require_all_hashes(entries, constraining)
         for entry in entries:
             where = Span(os.path.relpath(entry.file, self.project), entry.line)
             self.add_line(entry, where, constraint=entry.file in constraining)
+
+    def _require_all_hashes(
+        self, entries: Sequence[RequirementLine], constraining: Collection[Path]
+    ) -> None:
+        """Raise if only some requirements have hashes, as pip does (``--require-hashes``)."""
+        required = [
+            entry
+            for entry in entries
+            if entry.option == "" and entry.value and entry.file not in constraining
+        ]
+        demanded = any(entry.option == "--require-hashes" for entry in entries)
+        if not demanded and not any(entry.hashes for entry in required):
+            return
+        for entry in required:
+            if not entry.hashes:
+                raise ResolveError(
+                    f"{mask_credentials(entry.value)} has no --hash, but"
+                    + (" --require-hashes is set" if demanded else " other requirements have one"),
+                    span=Span(os.path.relpath(entry.file, self.project), entry.line),
+                    hint="add hashes to all requirements (`uv pip compile --generate-hashes`), or"
+                    " remove them all: danlu.lock has the hash of every file",
+                )
 
     def add_line(
         self, entry: RequirementLine, where: Span | None, *, constraint: bool = False
@@ -187,7 +211,7 @@ class _RequirementCollector:
             self._add_editable(entry, where)
         elif entry.option == "":
             self.add(entry.value, entry.file.parent, where, constraint=constraint)
-            self._note_hashes(entry)
+            self._note_hashes(entry, where)
         elif entry.option in ("--requirement", "--constraint") and "://" in entry.value:
             raise ResolveError(
                 f"cannot include a remote requirements file: {mask_credentials(entry.value)}",
@@ -241,12 +265,25 @@ class _RequirementCollector:
                 hint=f"use {entry.option} numpy,scipy or {entry.option} :all:",
             ) from error
 
-    def _note_hashes(self, entry: RequirementLine) -> None:
-        admitted = frozenset(digest.removeprefix("sha256:") for digest in entry.hashes)
-        if admitted:
-            name = requirement_name(entry.value)
-            self.hashes[name] = self.hashes.get(name, frozenset()) | admitted
+    def _note_hashes(self, entry: RequirementLine, where: Span | None) -> None:
+        if not entry.hashes:
+            return
+        admitted = frozenset(
+            digest.removeprefix("sha256:").lower()
+            for digest in entry.hashes
+            if _SHA256.fullmatch(digest)
+        )
+        if not admitted:
+            raise ResolveError(
+                f"{mask_credentials(entry.value)} has no valid --hash=sha256:…",
+                span=where,
+                hint="danlu compares files by their SHA-256",
+            )
+        name = requirement_name(entry.value)
+        self.hashes[name] = self.hashes.get(name, frozenset()) | admitted
 
+
+_SHA256 = re.compile(r"sha256:[0-9a-fA-F]{64}")
 
 #: Options of requirements files that are handled elsewhere (indexes) or have no effect here.
 _KNOWN_OPTIONS = frozenset(
@@ -369,7 +406,8 @@ def collect_requirements(
         for wheel in packages.local_wheels:
             collector.add(wheel if "/" in wheel else f"./{wheel}", project, where)
         if packages.requirements:
-            collector.add_file(project / packages.requirements)
+            with attach_span(where):
+                collector.add_file(project / packages.requirements)
         if packages.pyproject:
             path = project / packages.pyproject
             collector.add_pyproject(path, where, groups=packages.groups, extras=packages.extras)

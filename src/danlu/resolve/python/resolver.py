@@ -50,6 +50,7 @@ from danlu.sources.pypi.indexes import (
     uv_environment,
 )
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.requirements import attach_span
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import (
     PackageFile,
@@ -377,7 +378,11 @@ async def _from_pylock(task: ResolveTask) -> tuple[LockedPackage, ...]:
             f"{path.name} and {wanted.pylock_files[1].name} both lock a complete set of packages",
             hint="an environment can use only one pylock.toml",
         )
-    listed = import_pylock(path, request.target, project=request.project)
+    where = next(
+        (item.span for item in request.declared if item.requirements.endswith(path.name)), None
+    )
+    with attach_span(where if where and where.line else None):
+        listed = import_pylock(path, request.target, project=request.project)
     packages = await hash_sources(request, listed)
     # Packages implied by another declaration (with a `source`) may be missing: added below.
     users = [declared for declared in request.declared if not declared.source]

@@ -11,13 +11,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from danlu.environment.conda import CondaChannels, strip_channel
 from danlu.errors import Span, UsageError
 from danlu.util.config import Configuration
+from danlu.util.safe_paths import confine_to_project
 
 #: What conda uses without any configuration, except that its default channel is `conda-forge`:
 #: that of Anaconda, Inc. is not free of charge for companies.
@@ -102,6 +103,51 @@ class ChannelSettings(msgspec.Struct, frozen=True):
         if rest and first in self.custom_channels:
             return (f"{self.custom_channels[first].rstrip('/')}/{name}",)
         return (f"{self.alias.rstrip('/')}/{name}",)
+
+    def list_places(self) -> tuple[str, ...]:
+        """Return the addresses of all channels that the settings name."""
+        groups = self.custom_multichannels.values(), self.mirrors.values()
+        listed = [place for group in groups for places in group for place in places]
+        return (
+            *(*self.channels, self.alias, *self.default_channels),
+            *(*self.custom_channels.values(), *listed),
+        )
+
+
+def find_local_path(channel: str, project: Path) -> Path | None:
+    """Return the directory of a channel that was written as a path or ``file`` address."""
+    if channel.startswith("file:"):
+        return Path(unquote(urlsplit(channel).path))
+    if channel.startswith(("/", "./", "../", "~")):
+        return Path(os.path.normpath(project / Path(channel).expanduser()))
+    return None
+
+
+def confine_channels(
+    channels: Iterable[str], declared: CondaChannels | None, config: Configuration, project: Path
+) -> None:
+    """Raise :class:`UsageError` for a channel of the build file that reads outside the project.
+
+    ``channels`` are those that the build file and its environment files name. A directory that the
+    user's own ``.condarc`` or ``config.toml`` names, or one below it, may be used.
+    """
+    own = read_channel_settings(None, config)
+    allowed = [place for text in own.list_places() if (place := find_local_path(text, project))]
+    named: list[tuple[str, Span | None]] = [(channel, None) for channel in channels]
+    if declared is not None:
+        settings = _parse_settings(declared.source, "config.conda_channel()", declared.span)
+        places = ChannelSettings(**{"channels": (), "default_channels": (), **settings})
+        named += [(place, declared.span) for place in places.list_places()]
+    for channel, span in named:
+        path = find_local_path(channel, project)
+        if path is None or any(path.is_relative_to(place) for place in allowed):
+            continue
+        confine_to_project(
+            path,
+            project,
+            hint="copy the channel into the project, or name its directory in your ~/.condarc",
+            span=span,
+        )
 
 
 def read_channel_settings(

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from danlu.environment.types import PipIndex, PythonPackages
-from danlu.errors import Span, UsageError
+from danlu.errors import Span
 from danlu.sandbox.machine_settings import (
     FORMAT_SETTINGS,
     MACHINE_SETTINGS,
@@ -39,7 +39,7 @@ from danlu.sandbox.pip_uv_config import (
 )
 from danlu.sources.mirrors import replace_server
 from danlu.sources.pypi.requirements import list_variables, read_declared
-from danlu.util.safe_paths import ProjectTree
+from danlu.util.safe_paths import confine_to_project
 
 if TYPE_CHECKING:
     from danlu.util.config import MirrorConfig
@@ -136,16 +136,11 @@ def _confine_index(address: str, project: Path, where: Span) -> None:
     path = _file_url_path(address)
     if path is None:
         return
-    try:
-        with ProjectTree(project) as tree:
-            tree.real_path(path)
-    except UsageError as error:
-        error.hint = (
-            "copy the packages into the project, or configure the directory for your account:"
-            " UV_FIND_LINKS, UV_DEFAULT_INDEX, pip.conf"
-        )
-        error.span = where if where.line else None
-        raise
+    hint = (
+        "copy the packages into the project, or configure the directory for your account:"
+        " UV_FIND_LINKS, UV_DEFAULT_INDEX, pip.conf"
+    )
+    confine_to_project(path, project, hint=hint, span=where if where.line else None)
 
 
 def _url_host(url: str) -> str:

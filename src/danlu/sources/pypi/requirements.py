@@ -121,15 +121,29 @@ def _read_lines(
     try:
         text = tree.read_text(path, "utf-8-sig")
     except FileNotFoundError:
-        raise ResolveError(f"requirements file {path} not found") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResolveError(f"cannot read requirements file {path}: {error}") from error
+        raise ResolveError(f"requirements file {_format_path(path, tree)} not found") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ResolveError(
+            f"cannot read requirements file {_format_path(path, tree)}: {reason}"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ResolveError(
+            f"{_format_path(path, tree)} is not UTF-8: {error.reason}",
+            span=Span(_format_path(path, tree), line),
+            hint="convert it, for example with `iconv -t UTF-8`",
+        ) from error
     if _is_conda_file(path):
         from danlu.sources.environment_file import parse_environment_file  # few projects have one
 
         yield from _parse_lines(parse_environment_file(text, path.name).pip, path, environ)
     else:
         yield from parse_requirements(text, path, environ)
+
+
+def _format_path(path: Path, tree: ProjectTree) -> str:
+    return os.path.relpath(path, os.path.abspath(tree.project))
 
 
 def parse_requirements(
@@ -159,7 +173,7 @@ def _parse_line(option: str, text: str, path: Path, number: int) -> RequirementL
         return RequirementLine(option, text, path, number)
     value = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     own = text[len(value) :]
-    hashes = tuple(re.findall(r"--hash[=\s]+(sha256:[0-9a-fA-F]{64})", own))
+    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", own))
     settings = tuple(name for name in _OWN_OPTION.findall(own) if name != "--hash")
     return RequirementLine(option, value, path, number, hashes, settings)
 
@@ -205,7 +219,9 @@ def read_declared(
     for name in packages.names:
         yield _parse_line(*_split_option(name.strip()), build_file, 0), packages.span
     if packages.requirements:
-        for entry in read_requirements(project / packages.requirements, project, environ):
+        with attach_span(packages.span if packages.span.line else None):
+            entries = read_requirements(project / packages.requirements, project, environ)
+        for entry in entries:
             yield entry, _line_span(entry, project)
 
 

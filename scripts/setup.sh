@@ -51,6 +51,7 @@ find_missing_for_ordinary_user() {
 find_missing_for_tests() {
     find_missing_for_ordinary_user
     has dpkg-scanpackages || need dpkg-dev "tests: creates an archive of another distribution"
+    has tcc || need tcc "tests: a library that answers as NVIDIA's"
     has gpg || need gnupg "tests: signs that archive"
     has buildah || need buildah "tests: reads danlu's images"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"

@@ -36,7 +36,7 @@ def test_the_page_has_every_function_and_argument() -> None:
 def test_python_exports_exactly_the_language() -> None:
     plain = {name for name in FUNCTIONS if "." not in name} - {"include"}
     assert sorted({*plain, *NAMESPACES}) == sorted(LANGUAGE)
-    more = {"JobFailed", "attach", "pack", "report", "sweep", "train"}
+    more = {"JobFailed", "attach", "checkpoint_dir", "pack", "report", "sweep", "train"}
     assert set(danlu.__all__) == {*LANGUAGE, *more}
 
 

@@ -50,7 +50,10 @@ async def test_a_job_of_two_processes_succeeds_and_has_their_output(
 
 
 async def test_the_first_failure_has_its_exit_code(jobs: LocalJobs, work: Path) -> None:
-    script = 'case $RANK in 1) exit 1;; esac; until [ -e "$HOME/over" ]; do sleep 0.02; done'
+    script = (
+        'touch "up-$RANK"; case $RANK in 1) until [ -e up-0 ] && [ -e up-2 ]; do sleep 0.02; done;'
+        ' exit 1;; esac; until [ -e "$HOME/over" ]; do sleep 0.02; done'
+    )
     await jobs.submit(submission(work, spec(script, 3)))
     view = (await jobs.result("job")).view
     assert view.status.first_failure is not None

@@ -250,7 +250,8 @@ class Supervisor:
 
     async def _publish_end(self) -> None:
         """Write the end of the job, retrying until it fits on the disk."""
-        if self._disk_failure:
+        # The last lines may be the first that do not fit.
+        if self._replicas.flush_logs() or self._disk_failure:
             self._job_dir.release_space(all=True)
         # Logs first: a client that sees the end in the view reads them once more, then stops.
         self._replicas.close_logs()

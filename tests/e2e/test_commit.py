@@ -224,6 +224,7 @@ def check_rebuild(danlu: Danlu, project: Path) -> dict[str, str]:
     return problems
 
 
+@pytest.mark.slow
 def test_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None:
     script = ChangeWriter(1).write_script(3)
     packages = """

@@ -109,6 +109,7 @@ def test_a_build_reports_a_full_disk_at_any_point_and_continues_later(
     small("image", "check")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_cleaned_by_pruning(project: Project, disk: SmallDisk) -> None:
     project.write('install.python_packages(name=["six"])', STEP)
     small = Project(project.directory, program_in(disk.place / "home"))

@@ -54,7 +54,8 @@ def wait_for_nothing(home: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [30])
 def test_killed_at_any_moment_the_digest_is_right(
     project: Project, own_home: Path, count: int
 ) -> None:

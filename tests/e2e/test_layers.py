@@ -53,6 +53,7 @@ def test_manifests_share_every_other_layer_descriptor(project: Project) -> None:
     assert added[0]["size"] < 200_000
 
 
+@pytest.mark.slow
 def test_apt_and_wheels_overlap_in_time(project: Project) -> None:
     project.write('install.apt_packages(["bsdextrautils"])', packages("more-itertools"))
     result = project("build", "--no-cache", "--progress", "json")

@@ -132,6 +132,7 @@ def runs(become: list[str], python: str, environ: dict[str, str]) -> bool:
     return result.returncode == 0
 
 
+@pytest.mark.slow
 def test_another_directory_machine_and_order_of_downloads(
     reference: ReferenceBuild, homes: Path, tmp_path: Path
 ) -> None:

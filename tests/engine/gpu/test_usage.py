@@ -15,7 +15,6 @@ from danlu.engine.gpu.usage import GpuMeter
 #: Two GPUs, of which the second does not measure its utilization, as with MIG. Structures and
 #: error codes are those of nvml.h.
 _LIBRARY = r"""
-#include <string.h>
 struct memory { unsigned long long total, free, used; };
 struct rates { unsigned gpu, memory; };
 struct process { unsigned pid; unsigned long long used; unsigned instance, compute; };
@@ -27,7 +26,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu) {
     *gpu = &gpus[index];
     return 0;
 }
-int nvmlDeviceGetName(void *gpu, char *name, unsigned size) { strcpy(name, "H100"); return 0; }
+int nvmlDeviceGetName(void *gpu, char *name, unsigned size) {
+    const char *text = "H100";
+    while ((*name++ = *text++));
+    return 0;
+}
 int nvmlDeviceGetMemoryInfo(void *gpu, struct memory *memory) {
     *memory = (struct memory){80, 50, 30};
     return 0;

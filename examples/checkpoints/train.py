@@ -32,7 +32,7 @@ while state["step"] < options.steps:
         (directory / f"died-{step}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    batch = random.Random(step)  # the data of a step, whoever computes it
+    batch = random.Random(step)  # every process draws the same numbers at a step
     inputs = [batch.uniform(-1, 1) for _ in range(32)]
     points = [(x, 3 * x - 1 + batch.gauss(0, 0.1)) for x in inputs]
     slope, offset = state["weights"]

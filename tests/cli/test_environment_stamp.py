@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from danlu.cli.environment_stamp import split_exec
+from danlu.cli.environment_stamp import encode_exec_request, split_exec
+from danlu.engine.environment_control import StartExecRequest, encode_exec, terminal_request
+from danlu.engine.types import ExecRequest
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,12 @@ def test_the_environment_is_told_from_the_program(
 )
 def test_other_command_lines_are_left_to_the_program(words: str) -> None:
     assert split_exec(words.split()) is None
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_request_is_that_of_the_program(terminal: bool) -> None:
+    args = ("printf", "%s", 'é "')
+    request = terminal_request(args) if terminal else ExecRequest(args)
+    both = encode_exec_request(args, terminal=terminal), encode_exec(request)
+    first, second = (msgspec.json.decode(data, type=StartExecRequest) for data in both)
+    assert first == second

@@ -48,6 +48,7 @@ UNEXECUTED = {
     "guides/python-packages": "it has no command blocks",
     "guides/python-versions": "it has no command blocks",
     "guides/rootless": "it has no command blocks",
+    "guides/serve": "its command runs until it is interrupted: tests/e2e/test_pack.py",
     "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
     "guides/vscode": "it has no command blocks",

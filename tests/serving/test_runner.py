@@ -76,7 +76,7 @@ def test_inputs_are_converted_by_the_schema() -> None:
         ("count", "1", "count must be of type integer, not str"),
         ("count", True, "count must be of type integer, not bool"),
         ("words", {}, "words must be of type list, not dict"),
-        ("pixels", [[1, 2, 3]], r"pixels must have the shape \[None, 2\], not \[1, 3\]"),
+        ("pixels", [[1, 2, 3]], r"pixels must have the shape \[any, 2\], not \[1, 3\]"),
         ("pixels", [["a", "b"]], "pixels is not an array"),
     ],
 )

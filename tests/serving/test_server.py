@@ -49,7 +49,26 @@ class Mixed:
         return {"text": text * count, "table": table, "raw": b"\xff", "none": None}
 
 
-def load(predictor: Any, example: Any) -> ServerApp:
+class Held(Double):
+    """Once it is ``watched``, notes the rows of its calls and waits in each."""
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.rows: list[int] = []
+        self.started, self.go_on = threading.Event(), threading.Event()
+
+    def predict(self, x: Annotated[np.ndarray, "float32", (None, 2)]) -> dict[str, Any]:
+        if self.watched:
+            self.rows.append(len(x))
+            self.started.set()
+            self.go_on.wait(60)
+        return super().predict(x)
+
+
+DEFAULTS = ServerOptions()
+
+
+def load(predictor: Any, example: Any, options: ServerOptions = DEFAULTS) -> ServerApp:
     """An application that has loaded ``predictor`` with one golden example."""
 
     def model() -> ServedModel:
@@ -60,7 +79,7 @@ def load(predictor: Any, example: Any) -> ServerApp:
         made.warm_up()
         return made
 
-    app = ServerApp(model)
+    app = ServerApp(model, options)
     app.start()
     return app
 
@@ -173,8 +192,7 @@ def test_what_is_wrong_is_named(
 
 
 def test_large_bodies_are_refused() -> None:
-    app = load(Double(), [[1.0, 2.0]])
-    app._options = ServerOptions(max_body=10)
+    app = load(Double(), [[1.0, 2.0]], ServerOptions(max_body=10))
     assert post(app, INFER, b" " * 11).status == 413
     assert post(app, INFER, b"", content_length="11").status == 413
 
@@ -185,58 +203,41 @@ def test_only_a_predictor_whose_rows_are_independent_is_batched(double: ServerAp
     assert not load(Mixed(), {"text": "a"}).model.batches
 
 
+@pytest.mark.parametrize(
+    ("later", "calls"), [((2, 3, 4), [1, 3]), ((13, 5), [1, 2, 1, 1])], ids=["good", "one is bad"]
+)
 def test_requests_that_wait_are_one_call_and_one_bad_request_fails_alone(
-    double: ServerApp,
+    later: tuple[int, ...], calls: list[int]
 ) -> None:
-    started, go_on = threading.Event(), threading.Event()
-    calls: list[int] = []
-    predict = double.model._predict
-
-    def held(x: np.ndarray) -> Any:
-        calls.append(len(x))
-        started.set()
-        go_on.wait(60)
-        return predict(x)
-
-    double.model._predict = held
+    predictor = Held()
+    app = load(predictor, [[1.0, 2.0], [3.0, 4.0]])
+    predictor.watched = True
     answers: dict[int, Any] = {}
 
     async def send(number: int) -> None:
-        answers[number] = await ask(double, "POST", "/invocations", {"x": [[float(number), 0.0]]})
+        answers[number] = await ask(app, "POST", "/invocations", {"x": [[float(number), 0.0]]})
+
+    async def count_waiting() -> float:
+        text = (await ask(app, "GET", "/metrics")).body.decode()
+        return float(text.partition("\ndanlu_waiting_requests ")[2].partition("\n")[0])
 
     async def run() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(send, 1)
-            await anyio.to_thread.run_sync(started.wait)
-            for number in (2, 3, 4):
+            await anyio.to_thread.run_sync(predictor.started.wait)
+            for number in later:
                 group.start_soon(send, number)
-            while double._batcher is None or double._batcher.waiting < 3:
+            while await count_waiting() < len(later):
                 await anyio.lowlevel.checkpoint()
-            go_on.set()
+            predictor.go_on.set()
 
     anyio.run(run)
-    assert calls == [1, 3]
-    assert {number: answer.json["first"] for number, answer in answers.items()} == {
-        number: [float(number)] for number in (1, 2, 3, 4)
-    }
-
-    calls.clear()
-    started.clear()
-    go_on.clear()
-
-    async def run_bad() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(send, 1)
-            await anyio.to_thread.run_sync(started.wait)
-            for number in (13, 5):
-                group.start_soon(send, number)
-            while double._batcher is None or double._batcher.waiting < 2:
-                await anyio.lowlevel.checkpoint()
-            go_on.set()
-
-    anyio.run(run_bad)
-    assert calls == [1, 2, 1, 1]
-    assert (answers[13].status, answers[5].status) == (500, 200)
+    assert predictor.rows == calls
+    for number in (1, *later):
+        if number == 13:
+            assert answers[number].status == 500
+        else:
+            assert answers[number].json["first"] == [float(number)]
 
 
 def make_batcher(call: Any, *, timeout: float = 60, on_stuck: Any = lambda: None) -> RequestBatcher:

@@ -77,10 +77,12 @@ def _run_program(arguments: Sequence[str]) -> int | None:
     attached = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     try:
         directory = answer["environment"]
-        request = _encode_exec(split[1], terminal=attached)
+        request = encode_exec_request(split[1], terminal=attached)
     except (KeyError, UnicodeEncodeError):
         return None
-    return run_in_foreground(directory, request, terminal=attached) if _runs(directory) else None
+    if not _is_running(directory):
+        return None
+    return run_in_foreground(directory, request, terminal=attached)
 
 
 def _open_shell(arguments: Sequence[str]) -> int | None:
@@ -94,11 +96,11 @@ def _open_shell(arguments: Sequence[str]) -> int | None:
     except KeyError:
         return None
     can_start = "starts" in answer
-    if not _runs(directory) and not (can_start and _start_as_before(arguments, answer)):
+    if not _is_running(directory) and not (can_start and _start_as_before(arguments, answer)):
         return None
     _write_stderr(before)
-    code = run_in_foreground(directory, _encode_exec((), terminal=True), terminal=True)
-    if _runs(directory):
+    code = run_in_foreground(directory, encode_exec_request((), terminal=True), terminal=True)
+    if _is_running(directory):
         _write_stderr(after)
     return code
 
@@ -126,19 +128,19 @@ def _serve_ssh(arguments: Sequence[str]) -> int | None:
     if not is_local or len(arguments) != 3 or "/" in arguments[2]:
         return None
     directory = os.path.join(data_directory(), "environments", arguments[2])
-    if not _runs(directory):
+    if not _is_running(directory):
         return None
     serve_by_listener(directory)
     return 0
 
 
-def _runs(directory: str) -> bool:
+def _is_running(directory: str) -> bool:
     """Return whether the environment runs; one that is being started does not yet."""
     is_listening = os.path.exists(os.path.join(directory, CONTROL_SOCKET))
     return is_listening and lock_is_held(os.path.join(directory, SUPERVISOR_LOCK))
 
 
-def _encode_exec(args: Sequence[str], *, terminal: bool) -> bytes:
+def encode_exec_request(args: Sequence[str], *, terminal: bool) -> bytes:
     """Do what :func:`danlu.engine.environment_control.encode_exec` does, without its imports.
 
     Raises :class:`UnicodeEncodeError` if an argument is not UTF-8.

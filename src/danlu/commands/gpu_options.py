@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.graph.progress import Message, Progress
-from danlu.sandbox.types import ContainerEdits
 
 if TYPE_CHECKING:
     from danlu.environment.runtime_settings import RuntimeSettings
@@ -40,23 +36,3 @@ def decide_gpus(
     result = f"starting with {available}" if available else "running on the CPU"
     progress(Message(f"warning: config.gpu({wanted}): this machine {has}; {result}", 0.0))
     return str(available or "")
-
-
-def hold_gpus(
-    gpus: str,
-    layers: Sequence[Path],
-    config: Configuration,
-    *,
-    work: Path,
-    uid: int,
-    share: bool,
-    progress: Progress,
-) -> AbstractContextManager[ContainerEdits]:
-    """Keep the GPUs of :func:`decide_gpus`; see :func:`danlu.engine.gpu.allocation.hold_gpus`."""
-    if not gpus:
-        return nullcontext(ContainerEdits())
-    from danlu.engine.gpu import allocation
-
-    return allocation.hold_gpus(
-        gpus, layers, config, work=work, uid=uid, share=share, progress=progress
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from danlu.commands.container_options import (
     select_mounts,
 )
 from danlu.commands.driver_check import check_driver
-from danlu.commands.gpu_options import decide_gpus, hold_gpus
+from danlu.commands.gpu_options import decide_gpus
 from danlu.commands.named_commands import has_program, resolve_command, suggest_command
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
@@ -26,7 +27,7 @@ from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Message
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import is_foreign_image, read_image_platform, require_emulation
-from danlu.sandbox.types import SYSTEM_PATH
+from danlu.sandbox.types import SYSTEM_PATH, ContainerEdits
 from danlu.store import Store
 
 if TYPE_CHECKING:
@@ -111,15 +112,20 @@ def run_command(
             )
         trees = tuple(layer.tree for layer in stack)
         config = parse_image_config(stored.config)
-        with hold_gpus(
-            chosen_gpus,
-            trees,
-            settings.config,
-            work=work,
-            uid=uid,
-            share=not gpus,
-            progress=progress,
-        ) as edits:
+        edits: AbstractContextManager[ContainerEdits] = nullcontext(ContainerEdits())
+        if chosen_gpus:
+            from danlu.engine.gpu.allocation import hold_gpus
+
+            edits = hold_gpus(
+                chosen_gpus,
+                trees,
+                settings.config,
+                work=work,
+                uid=uid,
+                share=not gpus,
+                progress=progress,
+            )
+        with edits as gpu_edits:
             code = run_here(
                 add_bytecode_trees(store, stored, stack),
                 config,
@@ -129,7 +135,7 @@ def run_command(
                 environment=variables,
                 user=user,
                 terminal=terminal,
-                edits=edits,
+                edits=gpu_edits,
                 work=work,
                 runtime_name=settings.config.runtime,
                 seccomp=seccomp,

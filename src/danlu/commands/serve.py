@@ -10,7 +10,7 @@ import msgspec
 
 from danlu.commands.image.manage import find_image
 from danlu.commands.packed_runs import read_file
-from danlu.engine.environment_directory import EMBEDDED_ENGINE
+from danlu.engine.environment_directory import EMBEDDED_ENGINE, KUBERNETES_ENGINE
 from danlu.errors import UsageError
 from danlu.sandbox import userns
 from danlu.serving import layout
@@ -19,8 +19,6 @@ from danlu.store import Store
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
     from danlu.graph.progress import Progress
-
-_CLUSTER_ENGINES = ("kubernetes",)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
@@ -49,7 +47,7 @@ def serve_model(name: str, options: ServeOptions, *, settings: Settings, progres
     The container sees no directory of this machine. Raises :class:`UsageError` if the image has no
     server, and what running it raises.
     """
-    if settings.engine in _CLUSTER_ENGINES:
+    if settings.engine == KUBERNETES_ENGINE:
         raise UsageError(
             f"{settings.context}: serving on a cluster is not supported",
             hint=f"push the image and deploy it with the command `{layout.SERVE}`, port 8080",

@@ -19,7 +19,7 @@ _TRUSTED_CERTIFICATE = 2
 _PASSWORD = "changeit"
 
 
-class _Entry(NamedTuple):
+class _CertificateEntry(NamedTuple):
     alias: bytes
     kind: bytes
     certificate: bytes
@@ -40,10 +40,10 @@ def set_keystore_dates(keystore: bytes, epoch: int) -> bytes | None:
         data += struct.pack(">IH", _TRUSTED_CERTIFICATE, len(entry.alias)) + entry.alias
         data += struct.pack(">QH", epoch * 1000, len(entry.kind)) + entry.kind
         data += struct.pack(">I", len(entry.certificate)) + entry.certificate
-    return data + _digest(data)
+    return data + _digest_content(data)
 
 
-def _read_entries(keystore: bytes) -> list[_Entry]:
+def _read_entries(keystore: bytes) -> list[_CertificateEntry]:
     """Return the entries; raises :class:`ValueError` or :class:`struct.error` for other formats."""
     magic, version, count = struct.unpack_from(">III", keystore)
     if (magic, version) != (_MAGIC, _VERSION):
@@ -66,12 +66,12 @@ def _read_entries(keystore: bytes) -> list[_Entry]:
         position += 4
         alias = take(">H")
         position += 8
-        entries.append(_Entry(alias, take(">H"), take(">I")))
-    if keystore[position:] != _digest(keystore[:position]):
+        entries.append(_CertificateEntry(alias, take(">H"), take(">I")))
+    if keystore[position:] != _digest_content(keystore[:position]):
         raise ValueError("the keystore has another password")
     return entries
 
 
-def _digest(data: bytes) -> bytes:
+def _digest_content(data: bytes) -> bytes:
     password = _PASSWORD.encode("utf-16-be")
     return hashlib.sha1(password + b"Mighty Aphrodite" + data, usedforsecurity=False).digest()

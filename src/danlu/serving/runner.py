@@ -150,12 +150,12 @@ def _convert_array(name: str, value: Any, schema: dict[str, Any]) -> Any:
     if array.dtype == object:
         raise InvalidInputError(f"{name} is not an array of numbers")
     shape = schema.get("shape")
-    fits = shape is None or (
+    if shape is not None and not (
         len(shape) == array.ndim
         and all(want in (None, -1, got) for want, got in zip(shape, array.shape))  # noqa: B905
-    )
-    if not fits:
-        raise InvalidInputError(f"{name} must have the shape {shape}, not {list(array.shape)}")
+    ):
+        wanted = ", ".join("any" if length in (None, -1) else str(length) for length in shape)
+        raise InvalidInputError(f"{name} must have the shape [{wanted}], not {list(array.shape)}")
     if schema["type"] == "tensor":
         return importlib.import_module("torch").from_numpy(numpy.ascontiguousarray(array))
     return array

@@ -29,7 +29,7 @@ class TooSlow(Exception):
     """The call did not end in time."""
 
 
-class _Item:
+class _WaitingRequest:
     __slots__ = ("arguments", "deadline", "future", "key", "rows")
 
     def __init__(
@@ -78,7 +78,7 @@ class RequestBatcher:
         self._observe = observe
         self._on_stuck = on_stuck
         self._thread = ThreadPoolExecutor(1, "predictor")
-        self._waiting: collections.deque[_Item] = collections.deque()
+        self._waiting: collections.deque[_WaitingRequest] = collections.deque()
         self._task: asyncio.Task[None] | None = None
         self._seconds = 0.0
         self.is_stuck = False
@@ -102,7 +102,9 @@ class RequestBatcher:
         if ahead > self._timeout:
             raise QueueFull(f"requests wait for {ahead:.0f} s", ahead - self._timeout)
         loop = asyncio.get_running_loop()
-        item = _Item(arguments, rows, key, loop.time() + self._timeout, loop.create_future())
+        item = _WaitingRequest(
+            arguments, rows, key, loop.time() + self._timeout, loop.create_future()
+        )
         self._waiting.append(item)
         if self._task is None:
             self._task = loop.create_task(self._run_queue())
@@ -122,11 +124,11 @@ class RequestBatcher:
         finally:
             self._task = None
 
-    def _take_batch(self) -> list[_Item]:
+    def _take_batch(self) -> list[_WaitingRequest]:
         """Take the first request, and those behind it that fit together with it."""
         now = asyncio.get_running_loop().time()
-        batch: list[_Item] = []
-        others: list[_Item] = []
+        batch: list[_WaitingRequest] = []
+        others: list[_WaitingRequest] = []
         rows = 0
         while self._waiting and (not batch or rows < self._max_rows):
             item = self._waiting.popleft()
@@ -147,7 +149,7 @@ class RequestBatcher:
         self._waiting.extendleft(reversed(others))
         return batch
 
-    async def _call_batch(self, batch: list[_Item]) -> None:
+    async def _call_batch(self, batch: list[_WaitingRequest]) -> None:
         try:
             if len(batch) == 1:
                 results = [await self._call_once(batch[0].arguments, batch)]
@@ -173,7 +175,7 @@ class RequestBatcher:
                 if not item.future.done():
                     item.future.set_result(result)
 
-    async def _call_once(self, arguments: Any, batch: list[_Item]) -> Any:
+    async def _call_once(self, arguments: Any, batch: list[_WaitingRequest]) -> Any:
         start = time.monotonic()
         running = asyncio.get_running_loop().run_in_executor(self._thread, self._call, arguments)
         done, _ = await asyncio.wait([running], timeout=self._timeout)
@@ -186,6 +188,6 @@ class RequestBatcher:
         return running.result()
 
 
-def _set_error(item: _Item, error: BaseException) -> None:
+def _set_error(item: _WaitingRequest, error: BaseException) -> None:
     if not item.future.done():
         item.future.set_exception(error)

@@ -81,6 +81,10 @@ class _SeccompProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     syscalls: tuple[_SyscallRule, ...] = ()
 
 
+#: Made on import: msgspec crashes if two threads decode the same struct for the first time.
+_DECODER = msgspec.json.Decoder(_SeccompProfile)
+
+
 def load_filter(option: str, capabilities: Collection[str]) -> dict[str, Any] | None:
     """Return the filter for ``config.json`` that ``option`` selects, or None for no filter.
 
@@ -116,7 +120,7 @@ def render_filter(
     ``machine`` and ``release`` are uname(2)'s, by default this machine's. Raises
     :class:`ValueError` if the profile is invalid.
     """
-    profile = msgspec.json.decode(data, type=_SeccompProfile)
+    profile = _DECODER.decode(data)
     if profile.architectures and profile.archMap:
         raise ValueError("it has both `architectures` and `archMap`")
     uname = os.uname()

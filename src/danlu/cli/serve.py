@@ -46,6 +46,11 @@ _DEFAULTS = ServeOptions()
     metavar="ROWS",
     help="Most rows of one call of the predictor.",
 )
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    help="Port for gRPC, if the image was packed with --grpc.",
+)
 @click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the server.")
 @on_option
 @progress_option
@@ -57,6 +62,7 @@ def command(
     workers: int,
     timeout: float,
     max_batch: int,
+    grpc_port: int | None,
     gpus: str,
     progress: str,
 ) -> int:
@@ -69,7 +75,7 @@ def command(
     run = current_session()
     return serve_model(
         image,
-        ServeOptions(host, port, workers, timeout, max_batch, gpus),
+        ServeOptions(host, port, workers, timeout, max_batch, gpus, grpc_port),
         settings=run.settings,
         progress=run.start_progress(progress),
     )

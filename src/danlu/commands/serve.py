@@ -30,14 +30,17 @@ class ServeOptions(msgspec.Struct, frozen=True):
     timeout: float = 60.0
     max_batch: int = 32
     gpus: str = ""
+    grpc_port: int | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
         """The server's command line in the image."""
+        grpc = () if self.grpc_port is None else ("--grpc-port", str(self.grpc_port))
         return (
             *(layout.SERVE, "--host", self.host, "--port", str(self.port)),
             *("--workers", str(self.workers), "--timeout", f"{self.timeout:g}"),
             *("--max-batch", str(self.max_batch)),
+            *grpc,
         )
 
 

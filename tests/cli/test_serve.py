@@ -49,9 +49,11 @@ def cluster(
 
 @pytest.fixture
 def registry() -> Iterator[FakeRegistry]:
-    with start_blocking_portal() as portal:
-        with portal.wrap_async_context_manager(FakeRegistry()) as registry:
-            yield registry
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(FakeRegistry()) as registry,
+    ):
+        yield registry
 
 
 def publish(registry: FakeRegistry, name: str) -> str:

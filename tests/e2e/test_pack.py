@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -273,14 +274,19 @@ def test_an_object_is_packed_from_python(linear: Project, real_home: Path) -> No
 
 def test_a_packed_model_is_served_until_sigterm(linear: Project, real_home: Path) -> None:
     """Every request until then is answered; nothing runs afterwards."""
-    pack(linear, "-t", "served:7", "--predictor", "predict.py:Linear")
-    with start(linear, real_home, "serve", "served:7", "-p", "0", "--workers", "2") as process:
+    pack(linear, "-t", "served:7", "--predictor", "predict.py:Linear", "--grpc")
+    options = ("-p", "0", "--workers", "2", "--grpc-port", "0")
+    with start(linear, real_home, "serve", "served:7", *options) as process:
         assert process.stderr is not None
         lines: list[str] = []
         while sum("is ready" in line for line in lines) < 2:
             lines.append(process.stderr.readline())
             assert lines[-1], lines
-        port = int(lines[0].rpartition(":")[2])
+        grpc_port, port = (int(line.rpartition(":")[2]) for line in lines[:2])
+        with socket.create_connection(("127.0.0.1", grpc_port)) as rpc:
+            rpc.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04" + bytes(5))
+            with rpc.makefile("rb") as frames:
+                assert frames.read(9)[3] == 4  # SETTINGS (RFC 9113, section 6.5)
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
 
             def ask(path: str, value: Any) -> Any:
@@ -301,6 +307,9 @@ def test_a_packed_model_is_served_until_sigterm(linear: Project, real_home: Path
             assert process.wait(60) == 0
         with pytest.raises(ConnectionRefusedError):
             http.client.HTTPConnection("127.0.0.1", port).connect()
+    pack(linear, "-t", "served:8", "--predictor", "predict.py:Linear")
+    plain = linear("serve", "served:8", "--grpc-port", "0", check=False)
+    assert (plain.returncode, "was packed without --grpc" in plain.stderr) == (2, True)
     refused = linear("serve", "missing:1", check=False)
     assert refused.returncode == 2
     pack(linear, "-t", "bare:1", "--predictor", "predict.py:Linear", "--no-server")

@@ -74,6 +74,11 @@ _CLUSTER_OPTIONS = ("replicas", "cpus", "memory", "kserve", "dry_run")
     metavar="ROWS",
     help="Most rows of one call of the predictor.",
 )
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    help="Port for gRPC, if the image was packed with --grpc.",
+)
 @click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the server.")
 @click.option("-n", "--name", default="", metavar="NAME", help="Name [default: the image's].")
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; `serve ls` lists it.")

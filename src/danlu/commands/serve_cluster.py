@@ -26,6 +26,7 @@ from danlu.sandbox.emulation import host_platform
 from danlu.serving.cluster.client import ClusterServing
 from danlu.serving.cluster.manifests import (
     PORT,
+    SERVICE_PORT,
     ModelDeployment,
     check_name,
     choose_name,
@@ -119,6 +120,10 @@ def _plan_deployment(
     reference = Reference.parse(image)
     config = settings.config.kubernetes
     replicas = parse_replicas(options.replicas)
+    if options.grpc_port in (0, PORT, SERVICE_PORT):
+        raise UsageError(f"--grpc-port {options.grpc_port} is not free in a pod")
+    if options.kserve and options.grpc_port is not None:
+        raise UsageError("--grpc-port cannot be used with --kserve, whose services have one port")
     cpu = options.cpus
     if cpu is None and not replicas.is_fixed:
         # An autoscaler compares the use of the CPU with what is requested.
@@ -134,6 +139,7 @@ def _plan_deployment(
         cpu=cpu,
         memory=_parse_memory(options.memory),
         gpus=count_gpus(options.gpus),
+        grpc_port=options.grpc_port,
         pull_secret=config.image_pull_secret,
         node_selector=config.node_selector,
         tolerations=config.tolerations,
@@ -191,7 +197,8 @@ def _choose_repository(image: str, settings: Settings) -> str:
     except UsageError as error:
         error.hint = (
             'add `[kubernetes]` with `registry = "registry.example.org/team"` to'
-            f" {settings.paths.config_file}, or name the image with its registry (`danlu image tag`)"
+            f" {settings.paths.config_file}, or name the image with its registry"
+            " (`danlu image tag`)"
         )
         raise
 

@@ -85,6 +85,7 @@ class ModelDeployment(msgspec.Struct, frozen=True):
         timeout: Seconds that a request may take, which a pod that ends waits for.
         cpu: Cores that a pod requests; None for no request.
         memory: Bytes that a pod requests and may use; None for no limit.
+        grpc_port: Where the server answers gRPC, which is also the Service's port; None for nowhere.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ModelDeployment(msgspec.Struct, frozen=True):
     cpu: float | None = None
     memory: int | None = None
     gpus: int = 0
+    grpc_port: int | None = None
     live_path: str = "/v2/health/live"
     ready_path: str = "/v2/health/ready"
     pull_secret: str = ""
@@ -154,10 +156,10 @@ def render_deployment(model: ModelDeployment, *, current: int | None = None) -> 
         spec["replicas"] = replicas.least
     elif current is not None:
         spec["replicas"] = min(max(current, replicas.least), replicas.most)
-    service = {
-        "selector": {NAME_LABEL: model.name},
-        "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": "http"}],
-    }
+    ports = [{"name": "http", "port": SERVICE_PORT, "targetPort": "http"}]
+    if model.grpc_port is not None:
+        ports.append({"name": "grpc", "port": model.grpc_port, "targetPort": "grpc"})
+    service = {"selector": {NAME_LABEL: model.name}, "ports": ports}
     documents = [
         DEPLOYMENTS.to_manifest({"metadata": _metadata(model), "spec": spec}),
         SERVICES.to_manifest({"metadata": _metadata(model), "spec": service}),
@@ -224,11 +226,14 @@ def _pod_template(model: ModelDeployment) -> Manifest:
 
 
 def _pod_spec(model: ModelDeployment) -> Manifest:
+    ports = [{"name": "http", "containerPort": PORT, "protocol": "TCP"}]
+    if model.grpc_port is not None:
+        ports.append({"name": "grpc", "containerPort": model.grpc_port, "protocol": "TCP"})
     container: Manifest = {
         "name": CONTAINER,
         "image": model.image,
         "command": list(model.command),
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": ports,
         "startupProbe": {
             **_http_probe(model.ready_path),
             "periodSeconds": _STARTUP_PERIOD,

@@ -85,7 +85,7 @@ class ModelDeployment(msgspec.Struct, frozen=True):
         timeout: Seconds that a request may take, which a pod that ends waits for.
         cpu: Cores that a pod requests; None for no request.
         memory: Bytes that a pod requests and may use; None for no limit.
-        grpc_port: Where the server answers gRPC, which is also the Service's port; None for nowhere.
+        grpc_port: The server's port for gRPC, and the Service's; None for none.
     """
 
     name: str

@@ -16,8 +16,8 @@ from typing import Any
 
 import uvicorn  # type: ignore[import-not-found]
 
+from . import BACKLOG, CANNOT_LOAD
 from .app import ServerApp, ServerOptions
-from .main import BACKLOG, CANNOT_LOAD
 from .model import ServedModel
 
 #: After SIGTERM nothing new is accepted, but open connections get one more answer that closes them,

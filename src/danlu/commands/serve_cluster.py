@@ -86,7 +86,7 @@ def render_manifests(image: str, options: ServeOptions, form: str, *, settings: 
     """
     model = _plan_deployment(image, options, _find_namespace(settings), settings)
     found = _find_image(image, settings)
-    reference = _find_published(image, found, settings)
+    reference = _name_reference(image, found, settings)
     model = _use_server(model, found.server)
     model = msgspec.structs.replace(model, image=reference)
     documents = render_kserve(model) if options.kserve else render_deployment(model)
@@ -132,7 +132,7 @@ def _plan_deployment(
     if options.kserve and options.grpc_port is not None:
         raise UsageError("--grpc-port cannot be used with --kserve, whose services have one port")
     cpu = options.cpus
-    if cpu is None and not replicas.is_fixed:
+    if cpu is None and not replicas.is_constant:
         # An autoscaler compares the use of the CPU with what is requested.
         cpu = float(options.workers)
     return ModelDeployment(
@@ -183,7 +183,7 @@ def _publish_image(image: str, found: _FoundImage, settings: Settings, progress:
     return push_cluster_image(found.digest, _choose_repository(image, settings), settings, progress)
 
 
-def _find_published(image: str, found: _FoundImage, settings: Settings) -> str:
+def _name_reference(image: str, found: _FoundImage, settings: Settings) -> str:
     """Return the reference of an image by digest, or by tag if it may not have been pushed."""
     if not found.digest:
         return found.reference

@@ -212,9 +212,8 @@ def follow_server_log(
 
 
 def _is_server(spec: EnvironmentSpec) -> bool:
-    return spec.name.startswith(_PREFIX) and any(
-        service.args[:1] == (layout.SERVE,) for service in spec.services
-    )
+    has_server = any(service.args[:1] == (layout.SERVE,) for service in spec.services)
+    return spec.name.startswith(_PREFIX) and has_server and not spec.project and bool(spec.ports)
 
 
 def _build_view(view: EnvironmentView, settings: Settings) -> ServedModelView:

@@ -11,14 +11,14 @@ from packed import NAME, PackedPredictor, parse_options  # type: ignore[import-n
 def main(args: list[str]) -> int:
     """Run KServe's server until it is interrupted."""
     options = parse_options(args)
-    model = PackedModel(NAME)
+    model = PackedKserveModel(NAME)
     model.load()
     server = kserve.ModelServer(http_port=options.port, workers=options.workers, enable_grpc=False)
     server.start([model])
     return 0
 
 
-class PackedModel(kserve.Model):  # type: ignore[misc]
+class PackedKserveModel(kserve.Model):  # type: ignore[misc]
     """The packed model."""
 
     def load(self) -> bool:

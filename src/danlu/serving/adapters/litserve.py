@@ -41,5 +41,5 @@ class PackedAPI(litserve.LitAPI):  # type: ignore[misc]
             raise HTTPException(400, str(error)) from error
 
     def encode_response(self, output: Any) -> Any:
-        """Return the output as it is."""
+        """Return the output unchanged."""
         return output

@@ -63,7 +63,7 @@ class PackedModel(MLModel):  # type: ignore[misc]
         """Return the outputs for the inputs, which are parameters of the predictor by name."""
         inputs = {item.name: _decode_input(item) for item in payload.inputs}
         try:
-            outputs = self._packed.predict_named(inputs)
+            outputs = self._packed.predict_outputs(inputs)
         except ValueError as error:
             raise MLServerError(str(error), 400) from error
         return InferenceResponse(

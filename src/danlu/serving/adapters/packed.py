@@ -49,7 +49,7 @@ class PackedPredictor:
             raise ValueError(str(error)) from error
         return run.encode_value(self._predictor.predict(**arguments), plain=True)
 
-    def predict_named(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Return the outputs by name; a result that is no dictionary is called ``output``."""
+    def predict_outputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name; any other result than a dictionary is called ``output``."""
         result = self.predict(inputs)
         return result if isinstance(result, dict) else {"output": result}

@@ -11,12 +11,13 @@ import os
 import struct
 import termios
 import tty
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import anyio
 from anyio import CapacityLimiter, to_thread
+from anyio.abc import TaskGroup
 
 from danlu.errors import OutsideError, TemporaryError
 
@@ -64,7 +65,7 @@ async def copy_streams(
     descriptors: ProgramDescriptors,
     *,
     terminal: bool,
-    reject_output: Callable[[], Awaitable[None]],
+    reject_output: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     """Copy until the program has ended.
 
@@ -80,7 +81,7 @@ async def copy_streams(
                 group.start_soon(send_terminal_size, program, descriptors.stdin)
             group.start_soon(_copy_input, program, descriptors.stdin, terminal, limiter)
             try:
-                await _copy_output(program, descriptors, limiter, reject_output)
+                await _copy_output(program, descriptors, limiter, reject_output, group)
             except (OutsideError, TemporaryError) as error:
                 failure = error
             group.cancel_scope.cancel()
@@ -112,7 +113,8 @@ async def _copy_output(
     program: ProgramConnection,
     descriptors: ProgramDescriptors,
     limiter: CapacityLimiter,
-    reject_output: Callable[[], Awaitable[None]],
+    reject_output: Callable[[], Coroutine[Any, Any, None]],
+    group: TaskGroup,
 ) -> None:
     targets = {_STDOUT: descriptors.stdout, _STDERR: descriptors.stderr}
     async for stream, data in program.read_output():
@@ -123,7 +125,9 @@ async def _copy_output(
             await _write_all(target, data, limiter)
         except OSError:
             del targets[stream]
-            await reject_output()
+            # Output is read meanwhile: Docker does not even report the end of other programs in
+            # the container as long as that of one which has ended waits.
+            group.start_soon(reject_output)
 
 
 async def _write_all(descriptor: int, data: bytes, limiter: CapacityLimiter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
 
 import anyio
 
@@ -19,6 +21,7 @@ from danlu.errors import OutsideError
 
 _FIRST_POLL, _MAX_POLL = 0.005, 1.0
 _LOST_CODE = -1
+_MAX_OUTPUT = 1 << 16
 
 
 class ApiExec:
@@ -30,7 +33,7 @@ class ApiExec:
     def __init__(
         self,
         api: EngineApi,
-        identity: str,
+        path: str,
         stream: DaemonStream,
         descriptors: ProgramDescriptors,
         terminal: bool,
@@ -38,7 +41,7 @@ class ApiExec:
         self.returncode: int | None = None
         self.failure = ""
         self._api = api
-        self._path = f"/exec/{identity}"
+        self._path = path
         self._stream = stream
         self._descriptors = descriptors
         self._terminal = terminal
@@ -46,7 +49,7 @@ class ApiExec:
         self._scope = anyio.CancelScope()
         self._is_killed = False
 
-    async def wait(self, reject_output: Callable[[], Awaitable[None]]) -> int:
+    async def wait(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> int:
         """Copy its streams until it has ended, unless another task does; return its exit code.
 
         ``reject_output`` is called if nobody reads what it prints.
@@ -65,7 +68,7 @@ class ApiExec:
                 self._descriptors.close()
         return self.returncode
 
-    async def _copy_to_end(self, reject_output: Callable[[], Awaitable[None]]) -> None:
+    async def _copy_to_end(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await copy_streams(
                 self, self._descriptors, terminal=self._terminal, reject_output=reject_output
@@ -115,26 +118,7 @@ async def start_api_exec(
 
     Raises :class:`~danlu.errors.DanluError` if the daemon refuses it.
     """
-    variables = [f"{name}={value}" for name, value in request.environment.items()]
-    created = await api.call(
-        "POST",
-        f"/containers/{container}/exec",
-        {
-            "AttachStdin": True,
-            "AttachStdout": True,
-            "AttachStderr": True,
-            "Tty": request.terminal,
-            "DetachKeys": DETACH_KEYS,
-            "Env": variables,
-            "Cmd": list(request.args),
-            "User": request.user,
-            "WorkingDir": request.directory,
-        },
-    )
-    try:
-        identity = str(created["Id"])
-    except (KeyError, TypeError) as error:
-        raise OutsideError("docker: the daemon did not say which program it created") from error
+    path = await _create_exec(api, container, request)
     start: dict[str, object] = {"Detach": False, "Tty": request.terminal}
     if request.terminal:
         columns, rows = read_terminal_size(streams[0])
@@ -142,9 +126,52 @@ async def start_api_exec(
             start["ConsoleSize"] = [rows, columns]
     descriptors = ProgramDescriptors(*streams)
     try:
-        path = f"/exec/{identity}/start"
-        stream = await api.open_stream(path, start, terminal=request.terminal)
+        stream = await api.open_stream(f"{path}/start", start, terminal=request.terminal)
     except BaseException:
         descriptors.close()
         raise
-    return ApiExec(api, identity, stream, descriptors, request.terminal)
+    return ApiExec(api, path, stream, descriptors, request.terminal)
+
+
+async def read_api_exec(api: EngineApi, container: str, request: ExecRequest) -> bytes:
+    """Run a program without input to its end, and return the beginning of what it prints.
+
+    Raises :class:`~danlu.errors.DanluError` if the daemon refuses it.
+    """
+    path = await _create_exec(api, container, request, has_input=False)
+    stream = await api.open_stream(f"{path}/start", {"Detach": False, "Tty": False})
+    output = b""
+    try:
+        async with aclosing(stream.read_output()) as parts:
+            async for number, data in parts:
+                if number == 1 and len(output) < _MAX_OUTPUT:
+                    output += data
+    finally:
+        with anyio.CancelScope(shield=True):
+            await stream.close()
+    return output
+
+
+async def _create_exec(
+    api: EngineApi, container: str, request: ExecRequest, *, has_input: bool = True
+) -> str:
+    """Create a program and return its path in the API."""
+    created = await api.call(
+        "POST",
+        f"/containers/{container}/exec",
+        {
+            "AttachStdin": has_input,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Tty": request.terminal,
+            "DetachKeys": DETACH_KEYS,
+            "Env": [f"{name}={value}" for name, value in request.environment.items()],
+            "Cmd": list(request.args),
+            "User": request.user,
+            "WorkingDir": request.directory,
+        },
+    )
+    identity = created.get("Id") if isinstance(created, dict) else None
+    if not isinstance(identity, str) or not identity.isalnum():
+        raise OutsideError("docker: the daemon did not say which program it created")
+    return f"/exec/{identity}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from anyio.abc import Process
@@ -36,7 +37,7 @@ class CommandExec:
         """See :class:`~danlu.engine.docker.container.ExecProcess`."""
         return self._process.returncode
 
-    async def wait(self, reject_output: Callable[[], Awaitable[None]]) -> int:
+    async def wait(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> int:
         """See :class:`~danlu.engine.docker.container.ExecProcess`."""
         return await self._process.wait()
 

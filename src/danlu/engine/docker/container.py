@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import msgspec
@@ -19,7 +19,7 @@ from danlu.engine.container_scripts import (
     KILL_SCRIPT,
     LOGIN_SCRIPT,
 )
-from danlu.engine.docker.api_exec import start_api_exec
+from danlu.engine.docker.api_exec import read_api_exec, start_api_exec
 from danlu.engine.docker.command import DockerCommand
 from danlu.engine.docker.command_exec import start_command_exec
 from danlu.engine.docker.engine_api import EngineApi, find_socket
@@ -61,6 +61,7 @@ _START_TIMEOUT = 60.0
 #: Without asking: if somebody else has started the container, it does not report that it is ready.
 _RESTART_TIMEOUT = 10.0
 _KILL_TIMEOUT = 10.0
+_SCRIPT_TIMEOUT = 30.0
 _KILLED_CODE = 128 + signal.SIGKILL
 #: Of a container whose engine did not say how it ended.
 _LOST_CODE = 125
@@ -272,7 +273,7 @@ class DockerContainer:
             if self._api is not None
             else start_command_exec(self._command, self._name, started, streams)
         )
-        program = DockerProgram(self._command, self._name, user, mark, process, self._programs)
+        program = DockerProgram(self, self._programs, process, user, mark)
         self._programs.append(program)
         return program
 
@@ -302,6 +303,18 @@ class DockerContainer:
                     await self._command.run_async("kill", self._name)
                 await self._first.wait()
 
+    async def run_script(self, user: str, script: str, *args: str) -> str:
+        """Run a shell script and return what it prints; raises :class:`DanluError`."""
+        words = ("/bin/sh", "-c", script, "danlu", *args)
+        if self._api is None:
+            command = ("exec", "--user", user, self._name, *words)
+            return await self._command.run_async(*command)
+        with anyio.move_on_after(_SCRIPT_TIMEOUT):
+            request = ExecRequest(words, user=user)
+            output = await read_api_exec(self._api, self._name, request)
+            return output.decode(errors="replace")
+        raise OutsideError("docker: a program that danlu started in the container did not end")
+
 
 class ExecProcess(Protocol):
     """How a program is connected: by the engine's command line or its API."""
@@ -314,7 +327,7 @@ class ExecProcess(Protocol):
     def failure(self) -> str:
         """Why it is not known; empty if it is, or if the connection was ended here."""
 
-    async def wait(self, reject_output: Callable[[], Awaitable[None]]) -> int:
+    async def wait(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> int:
         """Wait until the program has ended; ``reject_output`` is called if nobody reads it."""
 
     async def notify_resize(self, is_running: Callable[[], Awaitable[bool]]) -> None:
@@ -332,19 +345,17 @@ class DockerProgram:
 
     def __init__(
         self,
-        command: DockerCommand,
-        container: str,
+        container: DockerContainer,
+        programs: list[DockerProgram],
+        process: ExecProcess,
         user: str,
         mark: str,
-        process: ExecProcess,
-        programs: list[DockerProgram],
     ) -> None:
-        self._command = command
         self._container = container
+        self._programs = programs
+        self._process = process
         self._user = user
         self._mark = mark
-        self._process = process
-        self._programs = programs
         self._inside_pid = ""
 
     async def wait(self) -> ContainerExit:
@@ -399,20 +410,16 @@ class DockerProgram:
             pid = await self._find_inside()
             if pid:
                 scope = "session" if everything else ""
-                await self._run_script("0:0", KILL_SCRIPT, str(int(number)), pid, scope)
+                await self._container.run_script("0:0", KILL_SCRIPT, str(int(number)), pid, scope)
 
     async def _find_inside(self) -> str:
         """Return the program's process id in the container; empty if it has ended."""
         if not self._inside_pid:
             # As its own user, who may read its variables.
-            output = await self._run_script(self._user, FIND_SCRIPT, self._mark)
+            output = await self._container.run_script(self._user, FIND_SCRIPT, self._mark)
             found = output.split()
             self._inside_pid = found[0] if found and found[0].isdigit() else ""
         return self._inside_pid
-
-    async def _run_script(self, user: str, script: str, *args: str) -> str:
-        words = ("exec", "--user", user, self._container, "/bin/sh", "-c", script, "danlu", *args)
-        return await self._command.run_async(*words)
 
 
 def _digest_settings(name: str, spec: EnvironmentSpec, settings: DockerSettings) -> str:

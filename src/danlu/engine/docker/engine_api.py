@@ -250,9 +250,10 @@ async def _read_head(connection: UNIXSocketStream) -> tuple[int, bytes]:
             data += await connection.receive(_CHUNK_SIZE)
     except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
         raise _lost_error() from error
-    head, _, rest = data.partition(b"\r\n\r\n")
+    head, end, rest = data.partition(b"\r\n\r\n")
     words = head.split(b"\r\n", 1)[0].split(b" ", 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+    is_http = len(words) > 1 and words[0].startswith(b"HTTP/1.") and words[1].isdigit()
+    if not end or not is_http:
         raise OutsideError("docker: something else than its daemon listens on its socket")
     return int(words[1]), rest
 

@@ -19,7 +19,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 from anyio.abc import TaskGroup
 
-from danlu.errors import OutsideError, TemporaryError
+from danlu.errors import DanluError, OutsideError, TemporaryError
 
 _CHUNK_SIZE = 1 << 16
 _STDOUT, _STDERR = 1, 2
@@ -146,7 +146,7 @@ async def _write_all(descriptor: int, data: bytes, limiter: CapacityLimiter) -> 
 async def send_terminal_size(program: ProgramConnection, descriptor: int) -> None:
     """Send the size of a terminal of this machine to the program's."""
     # The program may have ended.
-    with suppress(OutsideError):
+    with suppress(DanluError):
         columns, rows = read_terminal_size(descriptor)
         if rows and columns:
             await program.resize_terminal(columns, rows)

@@ -17,7 +17,7 @@ from danlu.engine.stream_copy import (
     send_terminal_size,
 )
 from danlu.engine.types import ExecRequest
-from danlu.errors import OutsideError
+from danlu.errors import DanluError, OutsideError
 
 _FIRST_POLL, _MAX_POLL = 0.005, 1.0
 _LOST_CODE = -1
@@ -79,7 +79,7 @@ class ApiExec:
                 await anyio.sleep(interval)
                 interval = min(2 * interval, _MAX_POLL)
             self.returncode = int(state["ExitCode"])
-        except OutsideError as error:
+        except DanluError as error:
             self.failure = error.message
         except (KeyError, TypeError, ValueError):
             self.failure = "docker: the daemon did not say how the program ended"

@@ -13,7 +13,7 @@ from anyio.abc import Process
 from danlu.engine.container_scripts import READY_LINE
 from danlu.engine.docker.command import DockerCommand
 from danlu.engine.docker.engine_api import DaemonStream, EngineApi
-from danlu.errors import OutsideError
+from danlu.errors import DanluError
 
 _MAX_ERRORS = 1 << 16
 
@@ -136,6 +136,6 @@ class ApiFirstProcess:
                         pass
                 await self._api.wait_for_container(self._name)
                 self.has_ended = True
-            except OutsideError:
+            except DanluError:
                 self.has_ended = False
             await self._stream.close()

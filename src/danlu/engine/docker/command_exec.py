@@ -34,11 +34,11 @@ class CommandExec:
 
     @property
     def returncode(self) -> int | None:
-        """See :class:`~danlu.engine.docker.container.ExecProcess`."""
+        """See :class:`~danlu.engine.docker.container.ProgramProcess`."""
         return self._process.returncode
 
     async def wait(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> int:
-        """See :class:`~danlu.engine.docker.container.ExecProcess`."""
+        """See :class:`~danlu.engine.docker.container.ProgramProcess`."""
         return await self._process.wait()
 
     async def notify_resize(self, is_running: Callable[[], Awaitable[bool]]) -> None:
@@ -57,7 +57,7 @@ class CommandExec:
             self._process.send_signal(signal.SIGWINCH)
 
     def kill(self) -> None:
-        """See :class:`~danlu.engine.docker.container.ExecProcess`."""
+        """See :class:`~danlu.engine.docker.container.ProgramProcess`."""
         self._process.kill()
 
 

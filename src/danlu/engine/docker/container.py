@@ -216,10 +216,11 @@ class DockerContainer:
     @property
     def has_stopped(self) -> bool:
         """Whether the container is known to have ended: the connection was not lost before."""
-        return self._first is not None and bool(self._first.has_ended)
+        return self._first is not None and bool(self._first.ended)
 
     async def _start_within(self, timeout: float) -> None:
         failure: str | None = "it does not get ready"
+        self._first = None
         try:
             if self._api is not None:
                 self._first = await ApiFirstProcess.start(self._api, self._name)
@@ -298,7 +299,7 @@ class DockerContainer:
             await self._first.end_input()
             with anyio.move_on_after(grace):
                 await self._first.wait()
-            if self._first.has_ended is None:
+            if self._first.ended is None:
                 with suppress(DanluError):
                     await self._command.run_async("kill", self._name)
                 await self._first.wait()
@@ -316,7 +317,7 @@ class DockerContainer:
         raise OutsideError("docker: a program that danlu started in the container did not end")
 
 
-class ExecProcess(Protocol):
+class ProgramProcess(Protocol):
     """How a program is connected: by the engine's command line or its API."""
 
     @property
@@ -347,7 +348,7 @@ class DockerProgram:
         self,
         container: DockerContainer,
         programs: list[DockerProgram],
-        process: ExecProcess,
+        process: ProgramProcess,
         user: str,
         mark: str,
     ) -> None:

@@ -160,7 +160,7 @@ class DaemonStream:
     async def read_output(self) -> AsyncGenerator[tuple[int, bytes]]:
         """Yield stream numbers and what arrives, until the program ends or closes them.
 
-        Raises :class:`OutsideError` if that is no sequence of whole frames, and
+        Raises :class:`OutsideError` if it is not a sequence of whole frames, and
         :class:`TemporaryError` if the connection is lost.
         """
         try:

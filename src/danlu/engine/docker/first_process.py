@@ -22,7 +22,7 @@ class FirstProcess(Protocol):
     """Runs :data:`~danlu.engine.container_scripts.HOLD_SCRIPT`."""
 
     @property
-    def has_ended(self) -> bool | None:
+    def ended(self) -> bool | None:
         """None until the connection ends, and then whether the process is known to have ended."""
 
     async def wait_until_ready(self) -> str | None:
@@ -60,7 +60,7 @@ class CommandFirstProcess:
         return cls(process, errors)
 
     @property
-    def has_ended(self) -> bool | None:
+    def ended(self) -> bool | None:
         """See :class:`FirstProcess`."""
         code = self._process.returncode
         return None if code is None else code == 0
@@ -93,7 +93,7 @@ class ApiFirstProcess:
     """Started by the Engine API."""
 
     def __init__(self, api: EngineApi, name: str, stream: DaemonStream) -> None:
-        self.has_ended: bool | None = None
+        self.ended: bool | None = None
         self._api = api
         self._name = name
         self._stream = stream
@@ -128,14 +128,14 @@ class ApiFirstProcess:
     async def wait(self) -> None:
         """See :class:`FirstProcess`."""
         async with self._reading:
-            if self.has_ended is not None:
+            if self.ended is not None:
                 return
             try:
                 async with aclosing(self._stream.read_output()) as parts:
                     async for _ in parts:
                         pass
                 await self._api.wait_for_container(self._name)
-                self.has_ended = True
+                self.ended = True
             except DanluError:
-                self.has_ended = False
+                self.ended = False
             await self._stream.close()

@@ -284,6 +284,23 @@ def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, box_ho
     os.close(terminal)
 
 
+@pytest.mark.parametrize("engine_setup", ["embedded", DOCKER, PODMAN], indirect=True)
+def test_every_key_arrives_at_once(danlu: Danlu, project: Path, box_home: Path) -> None:
+    start(danlu, project)
+    program = str(Path(sys.executable).with_name("danlu"))
+    words = [program, "exec", "-n", "digits", "--", "sh", "-c", "echo ready; cat -v"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(program, words, {**os.environ, "DANLU_HOME": str(box_home)})
+    read_until(terminal, b"ready")
+    # The first of the keys with which Docker and Podman detach from a program.
+    os.write(terminal, b"\x10")
+    read_until(terminal, b"^P")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    os.close(terminal)
+
+
 def test_a_program_that_nobody_reads_ends(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)
     command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--", "yes"]

@@ -216,7 +216,7 @@ class DockerContainer:
     @property
     def has_stopped(self) -> bool:
         """Whether the container is known to have ended: the connection was not lost before."""
-        return self._first is not None and bool(self._first.ended)
+        return self._first is not None and self._first.returncode == 0
 
     async def _start_within(self, timeout: float) -> None:
         failure: str | None = "it does not get ready"
@@ -299,7 +299,7 @@ class DockerContainer:
             await self._first.end_input()
             with anyio.move_on_after(grace):
                 await self._first.wait()
-            if self._first.ended is None:
+            if self._first.returncode is None:
                 with suppress(DanluError):
                     await self._command.run_async("kill", self._name)
                 await self._first.wait()

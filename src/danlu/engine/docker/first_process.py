@@ -16,14 +16,15 @@ from danlu.engine.docker.engine_api import DaemonStream, EngineApi
 from danlu.errors import DanluError
 
 _MAX_ERRORS = 1 << 16
+_LOST = -1
 
 
 class FirstProcess(Protocol):
     """Runs :data:`~danlu.engine.container_scripts.HOLD_SCRIPT`."""
 
     @property
-    def ended(self) -> bool | None:
-        """None until the connection ends, and then whether the process is known to have ended."""
+    def returncode(self) -> int | None:
+        """None until the connection ends; 0 if the process is known to have ended."""
 
     async def wait_until_ready(self) -> str | None:
         """Wait until programs can be started; return the errors of a process that ends before."""
@@ -60,10 +61,9 @@ class CommandFirstProcess:
         return cls(process, errors)
 
     @property
-    def ended(self) -> bool | None:
+    def returncode(self) -> int | None:
         """See :class:`FirstProcess`."""
-        code = self._process.returncode
-        return None if code is None else code == 0
+        return self._process.returncode
 
     async def wait_until_ready(self) -> str | None:
         """See :class:`FirstProcess`."""
@@ -93,7 +93,7 @@ class ApiFirstProcess:
     """Started by the Engine API."""
 
     def __init__(self, api: EngineApi, name: str, stream: DaemonStream) -> None:
-        self.ended: bool | None = None
+        self.returncode: int | None = None
         self._api = api
         self._name = name
         self._stream = stream
@@ -128,14 +128,14 @@ class ApiFirstProcess:
     async def wait(self) -> None:
         """See :class:`FirstProcess`."""
         async with self._reading:
-            if self.ended is not None:
+            if self.returncode is not None:
                 return
             try:
                 async with aclosing(self._stream.read_output()) as parts:
                     async for _ in parts:
                         pass
                 await self._api.wait_for_container(self._name)
-                self.ended = True
+                self.returncode = 0
             except DanluError:
-                self.ended = False
+                self.returncode = _LOST
             await self._stream.close()

@@ -170,6 +170,11 @@ class ServerApp:
         """Whether requests will be answered."""
         return not (self._batcher is None or self._batcher.is_stuck or self.is_draining)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether the predictor works, or hangs."""
+        return self._batcher is not None and self._batcher.is_calling
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request (ASGI)."""
         if scope["type"] == "lifespan":
@@ -403,10 +408,13 @@ class ServerApp:
             raise HttpError(500, str(error)) from error
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        coding = _find_header(scope, b"content-encoding")
+        if coding not in ("", "identity"):
+            raise HttpError(415, f"the content encoding {coding!r} is not supported")
         limit = self._options.max_body
         length = _find_header(scope, b"content-length")
         if length.isdigit() and int(length) > limit:
-            raise HttpError(413, f"the body has more than {limit} bytes", {"connection": "close"})
+            raise HttpError(413, f"the body has more than {limit} bytes")
         parts, size = [], 0
         while True:
             message = await receive()
@@ -415,9 +423,7 @@ class ServerApp:
             part = message.get("body", b"")
             size += len(part)
             if size > limit:
-                raise HttpError(
-                    413, f"the body has more than {limit} bytes", {"connection": "close"}
-                )
+                raise HttpError(413, f"the body has more than {limit} bytes")
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)

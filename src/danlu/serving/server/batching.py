@@ -88,6 +88,11 @@ class RequestBatcher:
         """How many requests wait."""
         return len(self._waiting)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call runs, or hangs."""
+        return self.is_stuck or self._task is not None
+
     async def submit(self, arguments: Any, *, rows: int = 1, key: Any = None) -> Any:
         """Return the predictor's result for ``arguments``.
 

@@ -281,7 +281,9 @@ def test_schemathesis_finds_nothing(edge: RunningServer, tmp_path: Path) -> None
     packages = install_packages(tmp_path / "packages", "schemathesis")
     command = [sys.executable, "-S", "-m", "schemathesis.cli", "run", "--max-examples", "200"]
     result = subprocess.run(
-        [*command, "--seed", "1", f"http://127.0.0.1:{edge.port}/openapi.json"],
+        # A schema cannot say that data have the shape.
+        [*command, "--seed", "1", "--exclude-checks", "positive_data_acceptance",
+         f"http://127.0.0.1:{edge.port}/openapi.json"],
         env={"PYTHONPATH": str(packages), "PATH": "/usr/bin:/bin"}, cwd=tmp_path,
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip

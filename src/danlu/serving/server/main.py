@@ -22,6 +22,7 @@ BACKLOG = 2048
 CANNOT_LOAD = 3
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 30.0
 _PATIENCE = 10.0
+_TURN_SECONDS = 0.1
 _MEMORY_SHARE = 0.9
 
 
@@ -140,9 +141,9 @@ class WorkerGroup:
             if pid in self._workers:
                 self._forget_worker(pid, os.waitstatus_to_exitcode(status))
             for worker in self._workers.values():
-                worker.kill_if_silent(now, self._patience)
+                worker.kill_if_silent(self._patience)
             if not pid:
-                time.sleep(0.1)
+                time.sleep(_TURN_SECONDS)
         return 1 if self._failed else 0
 
     def _start_worker(self) -> None:
@@ -188,13 +189,17 @@ class _Worker:
         self.process = process
         self.reader = reader
         self.start = time.monotonic()
-        self._last = 0.0
+        self._turns: int | None = None
 
-    def kill_if_silent(self, now: float, patience: float) -> None:
+    def kill_if_silent(self, patience: float) -> None:
+        # Turns of the parent: both may have been stopped (`docker pause`).
         try:
             if os.read(self.reader, 1024):
-                self._last = now
+                self._turns = 0
         except BlockingIOError:
-            if self._last and now - self._last > patience:
+            if self._turns is not None:
+                self._turns += 1
+            if (self._turns or 0) * _TURN_SECONDS > patience:
                 print(f"worker {self.process.pid} does not react", file=sys.stderr, flush=True)
                 self.process.kill()
+                self._turns = None

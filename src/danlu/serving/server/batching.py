@@ -1,7 +1,8 @@
 """Call a predictor from a queue: one call at a time, of all that waits and fits together.
 
-Work-conserving: an idle predictor starts at once with the requests that wait, so a lone one never
-waits for others; while it works, requests gather. Nothing is timed.
+Work-conserving: an idle predictor starts with the requests of this turn of the event loop, so a
+lone one never waits for others; while it works, requests gather. Nothing is timed. The predictor is
+called in one thread, which takes the next batch itself: a busy loop does not delay it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -81,8 +83,11 @@ class RequestBatcher:
         self._observe = observe
         self._on_stuck = on_stuck
         self._waiting: collections.deque[_WaitingRequest] = collections.deque()
-        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_idle = False
+        self._is_waking = False
+        self._count = 0
         self._batch: list[_WaitingRequest] = []
         self._start = 0.0
         self._is_watched = False
@@ -109,14 +114,16 @@ class RequestBatcher:
             raise QueueFull("the predictor does not answer and is being replaced", 5)
         loop = asyncio.get_running_loop()
         item = _WaitingRequest(arguments, rows, key, loop.create_future())
-        with self._changed:
-            ahead = self._estimate_wait()
-            if len(self._waiting) >= self._max_waiting:
-                raise QueueFull(f"{len(self._waiting)} requests wait already", ahead)
-            if ahead > self._timeout:
-                raise QueueFull(f"requests wait for {ahead:.0f} s", ahead - self._timeout)
-            self._waiting.append(item)
-            self._changed.notify()
+        ahead = self._estimate_wait()
+        if len(self._waiting) >= self._max_waiting:
+            raise QueueFull(f"{len(self._waiting)} requests wait already", ahead)
+        if ahead > self._timeout:
+            raise QueueFull(f"requests wait for {ahead:.0f} s", ahead - self._timeout)
+        self._waiting.append(item)
+        self._count += 1
+        if not self._is_waking:
+            self._is_waking = True
+            loop.call_soon(self._wake_thread, loop, self._count)
         if self._thread is None:
             # Not to wait for at the end: it may hang.
             self._thread = threading.Thread(target=self._call_forever, daemon=True)
@@ -127,18 +134,27 @@ class RequestBatcher:
         return await item.future
 
     def _estimate_wait(self) -> float:
-        rows = sum(item.rows for item in self._waiting) if self._seconds > 0.01 else 0
+        rows = sum(item.rows for item in list(self._waiting)) if self._seconds > 0.01 else 0
         return -(-rows // self._max_rows) * self._seconds
+
+    def _wake_thread(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        """Wake the thread, unless this turn of the loop has brought more requests."""
+        if self._count > count and self._is_idle:
+            loop.call_soon(self._wake_thread, loop, self._count)
+            return
+        self._is_waking = False
+        if self._is_idle:
+            self._is_idle = False
+            self._signals.put(None)
 
     def _watch_call(self, loop: asyncio.AbstractEventLoop) -> None:
         """Find out whether a call takes too long, until there is none."""
-        with self._changed:
-            batch, waiting = list(self._batch), list(self._waiting)
-            left = self._start + self._timeout - time.monotonic()
-            self._is_watched = bool(batch or waiting)
-            if batch and left <= 0:
-                self.is_stuck = True
-                self._waiting.clear()
+        batch, waiting = self._batch, list(self._waiting)  # before the start, which is set first
+        left = self._start + self._timeout - time.monotonic()
+        self._is_watched = bool(batch or waiting)
+        if batch and left <= 0:
+            self.is_stuck = True
+            self._waiting.clear()
         if self.is_stuck:
             error = TooSlow(f"the predictor did not answer in {self._timeout:g} s")
             hung = QueueFull("the predictor hangs", 5)
@@ -152,26 +168,31 @@ class RequestBatcher:
 
     def _call_forever(self) -> None:
         while not self.is_stuck:
-            with self._changed:
-                self._batch = []
-                while not self._waiting:
-                    self._changed.wait()
-                late = self._take_batch()
-            outcomes = [*late, *self._call_batch(self._batch)]
+            batch, late = self._take_batch()
+            self._start = time.monotonic()
+            self._batch = batch
+            outcomes = [*late, *self._call_batch(batch)]
+            self._batch = []
+            # Idle before the results are sent: those who get them may ask for more, together.
+            self._is_idle = True
+            self._is_idle = is_idle = not self._waiting
             if outcomes:
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     loop = outcomes[0][0].future.get_loop()
                     loop.call_soon_threadsafe(_finish_requests, outcomes)
+            if is_idle:
+                self._signals.get()
 
-    def _take_batch(self) -> list[_Outcome]:
+    def _take_batch(self) -> tuple[list[_WaitingRequest], list[_Outcome]]:
         """Take the first request, and those behind it that fit together with it.
 
-        Return those that waited too long.
+        Return them, and those that waited too long.
         """
         now = time.monotonic()
         late: list[_Outcome] = []
+        batch: list[_WaitingRequest] = []
         others: list[_WaitingRequest] = []
-        batch, rows = self._batch, 0
+        rows = 0
         while self._waiting and (not batch or rows < self._max_rows):
             item = self._waiting.popleft()
             if item.future.done():  # the client has gone
@@ -189,7 +210,7 @@ class RequestBatcher:
             else:
                 others.append(item)
         self._waiting.extendleft(reversed(others))
-        return late
+        return batch, late
 
     def _call_batch(self, batch: list[_WaitingRequest]) -> list[_Outcome]:
         if not batch:

@@ -36,7 +36,10 @@ HERE = Path(__file__).resolve().parent
 UV = Path(sys.executable).with_name("uv")
 CONNECTIONS = (1, 8, 64)
 SECONDS = 2
+MOMENTS = 15
+"""Turns of a second for the latency of a lone request, with and without batches."""
 TIMEOUT = 120
+UNBATCHED = "danlu, no batches"
 
 #: ``no-op``: four numbers; ``digits``: an image of 8 × 8, by a network of 64, 128 and 10 in NumPy;
 #: ``slow``: takes 5 ms, and 0.2 ms for each row.
@@ -270,15 +273,18 @@ class LoadResult:
     cpu: float
 
 
-def measure_load(server: MeasuredServer, model: str, connections: int, script: Path) -> LoadResult:
-    """Send requests for some seconds."""
+def measure_load(
+    server: MeasuredServer, model: str, connections: int, script: Path, seconds: int = SECONDS
+) -> LoadResult:
+    """Send requests for some seconds, after one that is not counted if there are several."""
     script.write_text(WRK % server.write_body(model))
     command = ["wrk", "-t1", f"-c{connections}", "-s", str(script), "--timeout", "30"]
     with server.resume():
-        subprocess.run([*command, "-d1", server.address], check=True, capture_output=True)
+        if seconds > 1:
+            subprocess.run([*command, "-d1", server.address], check=True, capture_output=True)
         before = server.read_cpu_seconds()
         done = subprocess.run(
-            [*command, f"-d{SECONDS}", server.address], check=True, capture_output=True, text=True
+            [*command, f"-d{seconds}", server.address], check=True, capture_output=True, text=True
         )
         cpu = server.read_cpu_seconds() - before
     found = re.search(r"DONE\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)", done.stdout)
@@ -314,7 +320,7 @@ def start_servers(directory: Path, names: Sequence[str]) -> Iterator[dict[str, M
             server.wait_until_ready()
             server.send_signal(signal.SIGSTOP)
 
-        for name, options in (("danlu", ()), ("danlu, no batches", ("--max-batch", "1"))):
+        for name, options in (("danlu", ()), (UNBATCHED, ("--max-batch", "1"))):
             port = find_port()
             command = [sys.executable, "serve", "--host", "127.0.0.1", "--port", str(port)]
             path = "/v2/models/m/infer"
@@ -350,10 +356,7 @@ def measure_all(
         ):
             row = figures.setdefault((model, connections), defaultdict(list))
             for name in names:
-                alone = name == "danlu, no batches"
-                if (alone and (model, connections) != ("no-op", 1)) or (
-                    model == "slow" and not name.startswith("danlu")
-                ):
+                if name == UNBATCHED or (model == "slow" and name != "danlu"):
                     continue
                 row[name].append(measure_load(servers[name], model, connections, script))
                 result = row[name][-1]
@@ -363,6 +366,10 @@ def measure_all(
                     file=sys.stderr,
                     flush=True,
                 )
+    lone = figures["lone", 1] = defaultdict(list)
+    for _ in range(MOMENTS):
+        for name in ("danlu", UNBATCHED):
+            lone[name].append(measure_load(servers[name], "no-op", 1, script, 1))
     return figures
 
 
@@ -386,14 +393,14 @@ def describe_results(
         ("median", "median latency, ms", 1e3, ".2f"),
         ("cpu", "CPU time of the server per request, µs", 1e6, ".0f"),
     ):
-        rows = {key: row for key, row in figures.items() if key[0] != "slow"}
-        names = [name for name in next(iter(rows.values())) if name != "danlu, no batches"]
+        rows = {key: row for key, row in figures.items() if key[0] in ("no-op", "digits")}
+        names = sorted(next(iter(rows.values())), key=str.lower)
         lines += [f"| {title} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
         for (model, connections), row in rows.items():
             values = (format(_find_median(row[name], field) * scale, form) for name in names)
             lines.append(f"| {model}, {connections} connections | {' | '.join(values)} |")
         lines.append("")
-    peers = [name for name in figures["no-op", 1] if not name.startswith("danlu")]
+    peers = [name for name in figures["no-op", 1] if name != "danlu"]
     lines += ["| asked | measured |", "|---|---|"]
     for connections in CONNECTIONS:
         row = figures["no-op", connections]
@@ -410,7 +417,7 @@ def describe_results(
                 f"| ≤ ½ of KServe's CPU per request, {model}, {connections} connections"
                 f" | {ratio:.2f} |"
             )
-    ratio = _find_ratio(figures["no-op", 1], "danlu", "danlu, no batches", "median")
+    ratio = _find_ratio(figures["lone", 1], "danlu", UNBATCHED, "median")
     lines.append(f"| median latency with batches within 5 % of without | {ratio:.3f} |")
     rate = _find_median(figures["slow", 32]["danlu"], "rate")
     lines += [

@@ -14,7 +14,7 @@ from tests.serving.servers import ServerDirectory
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 
-#: Says which of ten shapes, drawn by their strokes, is most like the image.
+#: Says which of the figures is most like the image.
 MODEL = """
 from typing import Annotated
 import numpy as np
@@ -29,7 +29,7 @@ class Model:
     def predict(self, images: Annotated[np.ndarray, "float32", (None, 1, 8, 8)]) -> dict:
         flat = images.reshape(len(images), 64)
         scores = flat @ (SHAPES / np.linalg.norm(SHAPES, axis=1, keepdims=True)).T
-        return {"digits": scores.argmax(axis=1), "scores": scores.round(2)}
+        return {"digits": scores.argmax(axis=1), "scores": scores.astype(float).round(2)}
 """
 #: 0 and 1, each of 8 × 8 pixels.
 ZERO = (0, 60, 66, 66, 66, 66, 60, 0)
@@ -58,10 +58,10 @@ def test_the_page_predicts_and_takes_a_picture(directory: ServerDirectory, tmp_p
     shapes = [np.array(read_rows(rows)).reshape(64).tolist() for rows in (ZERO, ONE)]
     directory.write(MODEL.replace("SHAPES_HERE", repr(shapes)), [[read_rows(ZERO)]])
     album = Path(os.environ.get("DANLU_SCREENSHOTS") or tmp_path)
-    with directory.start() as server, chromium(tmp_path) as browser:
+    with directory.start(name="digits") as server, chromium(tmp_path) as browser:
         page = browser.open(f"http://127.0.0.1:{server.port}/", width=900, height=760)
         page.wait("document.getElementById('input').value.length > 10")
-        assert page.evaluate("document.title") == "m, version 1"
+        assert page.evaluate("document.title") == "digits, version 1"
         output = "document.getElementById('output')"
         page.click("document.getElementById('predict')")
         page.wait(f"{output}.textContent.includes('digits')")

@@ -136,7 +136,7 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
 
 class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
-    """Ends when no connection is left, or some seconds after it was told to."""
+    """Ends when no connection is left, or some seconds after SIGTERM."""
 
     def __init__(self, config: uvicorn.Config, app: ServerApp, options: argparse.Namespace) -> None:
         super().__init__(config)

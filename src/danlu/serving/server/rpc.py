@@ -129,7 +129,7 @@ class InferenceService:
                 await context.abort(code, str(refusal))
                 raise
             finally:
-                self._app.metrics.requests.labels(f"grpc/{name}", code.name).inc()
+                self._app.metrics.requests(f"grpc/{name}", code.name).inc()
 
         return call
 

@@ -101,6 +101,8 @@ class ServerApp:
 
     Attributes:
         is_draining: Set when the server ends soon: it is not ready, and answers close connections.
+        is_ending: Set shortly before the end: calls by gRPC are refused.
+        calls: How many calls by gRPC have begun and ended.
     """
 
     def __init__(
@@ -117,6 +119,8 @@ class ServerApp:
         self._on_stuck = on_stuck
         self.metrics = ServerMetrics()
         self.is_draining = False
+        self.is_ending = False
+        self.calls = 0
         self.about_server = {
             "name": "danlu", "version": "1", "extensions": ["binary_tensor_data"],
         }  # fmt: skip

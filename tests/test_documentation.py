@@ -159,8 +159,9 @@ def test_commands_of_a_page_are_accepted_by_the_command_line(page: Path) -> None
 def parse(command: click.Command, name: str, words: list[str]) -> None:
     """Parse a command line down to the verb, without running it. Files need not exist."""
     with command.make_context(name, list(words), obj=Session([])) as context:
-        if isinstance(command, click.Group):
-            rest = [*context._protected_args, *context.args]
+        rest = [*context._protected_args, *context.args]
+        # A command with subcommands may be complete without one: `danlu serve REF`.
+        if isinstance(command, click.Group) and rest:
             verb, inner, others = command.resolve_command(context, rest)
             assert inner is not None
             parse(inner, str(verb), others)

@@ -32,6 +32,8 @@ CLUSTER = "a Kubernetes cluster"
 #: Patterns of the hosts in pages, for which tests have others.
 REGISTRY = r"registry\.example(\.com)?"
 MACHINE = r"me@gpu-box"
+#: The port of the guide to serving.
+SERVED_PORT = r"\b8080\b"
 
 
 def read_page(name: str) -> list[Block]:

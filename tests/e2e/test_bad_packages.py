@@ -233,7 +233,7 @@ CALLS = {
         'install.python_packages(["nvidia-cuda-runtime-cu11==11.7.99"])',
         code=2,
         says='use install.cuda(version="11.7")',
-        line=4,
+        line=3,
     ),
     "unsolvable-r-package": call(
         "install.r_packages(['orphan'])", code=2, says="which orphan needs", CRAN="cran"

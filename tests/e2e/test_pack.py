@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from danlu.oci.image import extend_config
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 from tests.e2e.conftest import Project, start
-from tests.engines import docker_daemon
+from tests.engines import docker_daemon, engine_variables
 from tests.oci.registries import debian_registry
 from tests.test_repository import ROOT
 
@@ -273,14 +274,19 @@ def test_an_object_is_packed_from_python(linear: Project, real_home: Path) -> No
 
 def test_a_packed_model_is_served_until_sigterm(linear: Project, real_home: Path) -> None:
     """Every request until then is answered; nothing runs afterwards."""
-    pack(linear, "-t", "served:7", "--predictor", "predict.py:Linear")
-    with start(linear, real_home, "serve", "served:7", "-p", "0", "--workers", "2") as process:
+    pack(linear, "-t", "served:7", "--predictor", "predict.py:Linear", "--grpc")
+    options = ("-p", "0", "--workers", "2", "--grpc-port", "0")
+    with start(linear, real_home, "serve", "served:7", *options) as process:
         assert process.stderr is not None
         lines: list[str] = []
         while sum("is ready" in line for line in lines) < 2:
             lines.append(process.stderr.readline())
             assert lines[-1], lines
-        port = int(lines[0].rpartition(":")[2])
+        grpc_port, port = (int(line.rpartition(":")[2]) for line in lines[:2])
+        with socket.create_connection(("127.0.0.1", grpc_port)) as rpc:
+            rpc.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04" + bytes(5))
+            with rpc.makefile("rb") as frames:
+                assert frames.read(9)[3] == 4  # SETTINGS (RFC 9113, section 6.5)
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
 
             def ask(path: str, value: Any) -> Any:
@@ -301,10 +307,78 @@ def test_a_packed_model_is_served_until_sigterm(linear: Project, real_home: Path
             assert process.wait(60) == 0
         with pytest.raises(ConnectionRefusedError):
             http.client.HTTPConnection("127.0.0.1", port).connect()
+    pack(linear, "-t", "served:8", "--predictor", "predict.py:Linear")
+    plain = linear("serve", "served:8", "--grpc-port", "0", check=False)
+    assert (plain.returncode, "was packed without --grpc" in plain.stderr) == (2, True)
     refused = linear("serve", "missing:1", check=False)
     assert refused.returncode == 2
     pack(linear, "-t", "bare:1", "--predictor", "predict.py:Linear", "--no-server")
     assert "has no model server" in linear("serve", "bare:1", check=False).stderr
+
+
+def test_a_model_is_served_in_the_background_until_it_is_removed(linear: Project) -> None:
+    pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear")
+    check_background_server(linear)
+    # A server that cannot start is removed, and its last lines are the error.
+    failed = linear("serve", "linear:1", "-d", "-p", "0", "--gpus", "7", check=False)
+    assert failed.returncode != 0
+    assert linear("serve", "ls", "-q").stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("docker", "dockerd")
+def test_docker_serves_a_model_in_the_background(
+    linear: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear")
+    with engine_variables("docker") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        check_background_server(linear, "--on", "docker")
+
+
+@pytest.mark.slow
+@pytest.mark.needs("podman")
+def test_podman_serves_a_model_in_the_background(
+    linear: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear")
+    with engine_variables("podman") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        check_background_server(linear, "--on", "podman")
+
+
+def check_background_server(project: Project, *on: str) -> None:
+    """Serve ``linear:1``, the same again, with other options, under another name; remove it."""
+    started = project("serve", "linear:1", "-d", "-p", "0", *on)
+    url = started.stdout.strip()
+    address, port = url.removeprefix("http://").split(":")
+    assert address == "127.0.0.1"
+
+    def ask() -> Any:
+        with contextlib.closing(http.client.HTTPConnection(address, int(port))) as connection:
+            headers = {"content-type": "application/json"}
+            connection.request("POST", "/invocations", "[[1, 1]]", headers)
+            return json.loads(connection.getresponse().read())
+
+    assert ask() == {"y": [50.0], "count": 1}
+    (row,) = json.loads(project("serve", "ls", "--format", "json").stdout)
+    assert (row["name"], row["image"], row["state"], row["url"]) == (
+        *("linear", "linear:1", "Ready", url),
+    )
+    taken = project("serve", "linear:1", "-d", "-n", "other", "-p", port, *on, check=False)
+    assert (taken.returncode, "cannot listen on" in taken.stderr) == (2, True)
+    changed = project("serve", "linear:1", "-d", "-p", port, "--workers", "2", *on)
+    assert changed.stdout.strip() == url
+    assert ask() == {"y": [50.0], "count": 1}
+    assert "is ready" in project("serve", "logs", "linear").stdout
+    assert "Ready" in project("serve", "status", "linear").stdout
+    project("serve", "rm", "linear")
+    with pytest.raises(ConnectionRefusedError):
+        ask()
+    assert project("serve", "ls", "-q").stdout == ""
+    assert "no served model linear" in project("serve", "rm", "linear", check=False).stderr
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from tests.e2e.page_runner import (
     MACHINE,
     PAGES,
     REGISTRY,
+    SERVED_PORT,
     create_home,
     create_variables,
     page_name,
@@ -26,6 +27,7 @@ from tests.e2e.page_runner import (
 from tests.e2e.page_script import Block, read_blocks
 from tests.engines import ENGINES, engine_variables
 from tests.oci.registries import debian_registry
+from tests.ports import free_port
 from tests.test_repository import ROOT
 
 #: Commands that come before those of a page: what its reader has. A file for each page.
@@ -48,7 +50,6 @@ UNEXECUTED = {
     "guides/python-packages": "it has no command blocks",
     "guides/python-versions": "it has no command blocks",
     "guides/rootless": "it has no command blocks",
-    "guides/serve": "its command runs until it is interrupted: tests/e2e/test_pack.py",
     "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
     "guides/vscode": "it has no command blocks",
@@ -119,6 +120,8 @@ def test_a_page_works_as_written(
                 hosts[REGISTRY] = servers.enter_context(debian_registry())
             elif program == "sshd":
                 hosts[MACHINE] = servers.enter_context(connect_machine(environ))
+        if name == "guides/serve":
+            hosts[SERVED_PORT] = str(free_port())
         run_page(blocks, setup, tmp_path / "project", environ, hosts)
 
 

@@ -328,10 +328,10 @@ def test_an_environment_does_not_take_the_host_of_one_in_a_context(tmp_path: Pat
     create_context("box", Context("ssh://box"), settings.paths)
     create_context("here", Context("embedded"), settings.paths)
     with pytest.raises(UsageError, match=r"a.box.danlu belongs to environment a of context box"):
-        up._read_existing(EnvironmentDirectory(root / "a.box"), tmp_path, settings.paths)
+        up._read_existing(EnvironmentDirectory(root / "a.box"), str(tmp_path), settings.paths)
     with pytest.raises(UsageError, match=r"a.box.danlu belongs to"):
         rename_environment("old.box", "a.box", settings)
-    assert up._read_existing(existing, Path(), settings.paths) is not None
+    assert up._read_existing(existing, ".", settings.paths) is not None
     rename_environment("old.box", "a.here", settings)
     assert [view.name for view in list_environment_views(settings.paths)] == ["a.here"]
 

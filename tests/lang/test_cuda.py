@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from danlu.environment.cuda_compatibility import (
     find_driver_conflict,
@@ -12,7 +13,6 @@ from danlu.environment.cuda_compatibility import (
 )
 from danlu.environment.cuda_releases import (
     COMPONENTS,
-    find_cudnn,
     find_release,
     find_supported_cuda,
     list_nearest,
@@ -29,46 +29,60 @@ def packages(*names: str) -> tuple[LockedPackage, ...]:
     return tuple(LockedPackage(name, version, "index") for name, version in pairs)
 
 
-def test_table_has_the_releases_with_wheels() -> None:
-    minors = {release.rpartition(".")[0] for release in list_releases()}
-    assert {"11.8", *(f"12.{n}" for n in (0, 1, 2, 3, 4, 5, 6, 8, 9)), "13.0"} <= minors
-
-
-def test_versions_of_a_release_are_those_of_its_release_notes() -> None:
-    release = find_release("12.4.1")
+def require(version: str, *components: str) -> tuple[str, ...]:
+    release = find_release(version)
     assert release is not None
-    assert release.requirement("cudart") == "nvidia-cuda-runtime-cu12==12.4.127.*"
-    assert release.requirement("cublas") == "nvidia-cublas-cu12==12.4.5.8.*"
-    assert release.requirement("cusparse") == "nvidia-cusparse-cu12==12.3.1.170.*"
-    newest = find_release("12.5.1")
-    assert newest is not None
-    assert newest.requirement("cudart") == "nvidia-cuda-runtime-cu12==12.5.82.*"
+    return release.requirements(components)
 
 
-def test_minor_version_admits_the_wheels_of_all_its_updates() -> None:
-    release = find_release("12.6")
-    assert release is not None
-    nvrtc = Requirement(release.requirement("nvrtc"))
+def test_complete_version_is_that_of_nvidias_metapackage() -> None:
+    assert require("12.4.1", "cudart", "cublas") == ("cuda-toolkit[cudart,cublas]==12.4.1.*",)
+    assert require("13.0", "cudart") == ("cuda-toolkit[cudart]==13.0.*",)
+    assert require("11.8", "cudart") == ("cuda-toolkit[cudart]==11.8.*",)
+    assert require("99.1.2", "cudart") == ("cuda-toolkit[cudart]==99.1.2.*",)
+
+
+def test_minor_version_of_cuda_12_admits_the_wheels_of_all_its_updates() -> None:
+    nvrtc, cufft = (Requirement(text) for text in require("12.6", "nvrtc", "cufft"))
     # PyTorch's wheels for CUDA 12.6 mix 12.6.2 and 12.6.3.
-    assert nvrtc.specifier.contains("12.6.77")
-    assert nvrtc.specifier.contains("12.6.85")
-    assert not nvrtc.specifier.contains("12.5.82")
-    assert not nvrtc.specifier.contains("12.8.61")
+    assert nvrtc.name == "nvidia-cuda-nvrtc-cu12"
+    assert all(nvrtc.specifier.contains(version) for version in ("12.6.77", "12.6.85"))
+    assert not any(nvrtc.specifier.contains(version) for version in ("12.5.82", "12.8.61"))
+    assert all(cufft.specifier.contains(version) for version in ("11.2.6.28", "11.3.0.4"))
+    assert not any(cufft.specifier.contains(version) for version in ("11.2.3.61", "11.3.3.41"))
 
 
-def test_names_of_wheels_have_no_suffix_from_cuda_13_on() -> None:
-    release = find_release("13.0.2")
-    assert release is not None
-    assert release.requirement("cudart") == "nvidia-cuda-runtime==13.0.96.*"
+def test_release_whose_metapackage_is_wrong_has_its_own_wheels() -> None:
+    assert require("12.5.1", "cudart") == ("nvidia-cuda-runtime-cu12==12.5.*",)
 
 
 @pytest.mark.parametrize("version", list_releases())
 def test_every_release_has_valid_requirements(version: str) -> None:
     release = find_release(version)
     assert release is not None
-    assert {"cudart", "nvrtc", "cublas", "nvcc"} <= release.components.keys() <= COMPONENTS.keys()
-    for component in release.components:
-        Requirement(release.requirement(component))
+    assert {"cudart", "nvrtc", "cublas", "nvcc"} <= set(release.components) <= COMPONENTS.keys()
+    for text in release.requirements(release.components):
+        bounds = sorted(Version(item.version.rstrip(".*")) for item in Requirement(text).specifier)
+        assert Requirement(text).specifier.contains(bounds[0])
+        assert Requirement(text).specifier.contains(bounds[-1])
+
+
+@pytest.mark.parametrize(
+    ("version", "component", "exists"),
+    [
+        ("12.6", "cufile", True),
+        ("12.6.2", "cufile", False),
+        ("12.6.3", "cufile", True),
+        ("11.8", "nvjitlink", False),
+        ("12.9", "crt", False),
+        ("13.0.1", "crt", True),
+        ("13", "crt", True),
+    ],
+)
+def test_components_of_a_release(version: str, component: str, exists: bool) -> None:
+    release = find_release(version)
+    assert release is not None
+    assert (component in release.components) == exists
 
 
 def test_major_version_is_the_newest_of_its_minors() -> None:
@@ -77,36 +91,31 @@ def test_major_version_is_the_newest_of_its_minors() -> None:
     assert release.name == "12.9"
 
 
-@pytest.mark.parametrize("version", ["", "12.7", "12.4.9", "14", "twelve", "12.", "-1", "12.4.1.0"])
+@pytest.mark.parametrize(
+    "version", ["", "12.7", "12.7.1", "11.7", "twelve", "12.", "-1", "12.4.1.0"]
+)
 def test_unknown_release_is_not_found(version: str) -> None:
     assert find_release(version) is None
 
 
 def test_nearest_versions_of_a_missing_one() -> None:
-    assert list_nearest("12.7", list_releases()) == ("12.6.3", "12.8.0")
+    assert list_nearest("12.7", list_releases()) == ("12.6", "12.8")
     assert list_nearest("99", list_releases())[-1] == list_releases()[-1]
 
 
-def test_cudnn_of_a_major_version() -> None:
-    assert find_cudnn("8", 12) == "nvidia-cudnn-cu12==8.*"
-    assert find_cudnn("9.1.0", 11) == "nvidia-cudnn-cu11==9.1.0.*"
-    assert find_cudnn("8", 13) == ""
-
-
 REFUSED = [
-    ("install.cuda('12.7')", "unknown version of CUDA: 12.7", '"12.6.3" or "12.8.0"'),
+    ("install.cuda('12.7')", "unknown version of CUDA: 12.7", '"12.6" or "12.8"'),
     ("install.cuda('')", "empty version", "nearest"),
-    ("install.cuda('12.4', cudnn='7')", "unknown version of cuDNN for CUDA 12: 7", '"8.8.0"'),
-    ("install.cuda('13.0', cudnn='8')", "unknown version of cuDNN for CUDA 13: 8", '"9.12.0"'),
+    ("install.cuda('12.4', cudnn='new')", "'new' is not a version of cuDNN", '"9.1.0"'),
     ("install.cuda('12.4', flavor='devel')", "no wheel of nvcc", "provider"),
     ("install.cuda('12.4', flavor='develop')", "must be one of base, runtime, devel", "devel"),
     ("install.cuda('12.4', components=['cublass'])", "no component 'cublass'", "cublas"),
     ("install.cuda('11.2.2', components=['npp'])", "only as NVIDIA's image", "11.8"),
     ("base(os='debian12'); install.cuda('11.2.2')", "not made for debian12", "ubuntu22.04"),
     ("base(image='a:1'); install.cuda('11.2.2')", "not made for a:1", "ubuntu22.04"),
-    ("install.cuda('12.4', provider='image')", "images have no CUDA 12.4, only", '"12.4.1"'),
-    ("install.cuda('12.04', provider='image')", "images have no CUDA 12.04", '"12.4.1"'),
-    ("install.cuda('12.7', provider='image')", "unknown version of CUDA: 12.7", '"12.6.3"'),
+    ("install.cuda('12.4', provider='image')", "images have no CUDA 12.4, only", '"12.4.0"'),
+    ("install.cuda('12.04', provider='image')", "images have no CUDA 12.04", '"12.4.0"'),
+    ("install.cuda('12.7', provider='image')", "unknown version of CUDA: 12.7", '"12.6"'),
     ("install.cuda('11.2.2', provider='wheels')", "CUDA 11.2.2 has no wheels", "provider"),
     ("base(os='debian12'); install.cuda('12.4.1', provider='image')", "not made for", "wheels"),
     ("install.cuda('12.4'); install.cuda('12.6')", "twice", "keep one"),
@@ -139,26 +148,26 @@ def test_nvidias_image_replaces_dockers_image_of_ubuntu(text: str, image: str) -
 
 
 @pytest.mark.parametrize(
-    ("version", "needed"),
+    ("version", "extras"),
     [
-        ("12.4.1", {"nvidia-cublas-cu12"}),
-        ("12.9.1", {"nvidia-cublas-cu12", "nvidia-cuda-nvrtc-cu12"}),
-        ("13.0.1", {"nvidia-cublas", "nvidia-cuda-nvrtc"}),
+        ("12.4.1", {"cudart", "cublas"}),
+        ("12.9.1", {"cudart", "cublas", "nvrtc"}),
+        ("13.0.1", {"cudart", "cublas", "nvrtc"}),
     ],
 )
-def test_cudnn_comes_with_the_libraries_of_that_cuda(version: str, needed: set[str]) -> None:
-    (alone,) = CudaToolkit(version, "", "base").python_packages()
-    (packages,) = CudaToolkit(version, "*", "base").python_packages()
-    added = set(packages.names) - set(alone.names)
-    assert all("==" in name for name in added if "cudnn" not in name)
-    assert {name.partition("==")[0] for name in added if "cudnn" not in name} == needed
+def test_cudnn_comes_with_the_libraries_of_that_cuda(version: str, extras: set[str]) -> None:
+    (packages,) = CudaToolkit(version, "9.1", "base").python_packages()
+    toolkit, cudnn = (Requirement(name) for name in packages.names)
+    assert toolkit.extras == extras
+    assert str(cudnn) == f"nvidia-cudnn-cu{version[:2]}==9.1.*"
 
 
 def test_flavors_are_those_of_the_images() -> None:
-    (base,) = CudaToolkit("13.0", "", "base").python_packages()
-    (runtime,) = CudaToolkit("13.0", "", "runtime").python_packages()
-    (devel,) = CudaToolkit("13.0", "", "devel").python_packages()
-    assert set(base.names) < set(runtime.names) < set(devel.names)
+    base, runtime, devel = (
+        Requirement(CudaToolkit("13.0", "", flavor).python_packages()[0].names[0]).extras
+        for flavor in ("base", "runtime", "devel")
+    )
+    assert base < runtime < devel
     assert CudaToolkit("13.0", "", "devel").system_packages() == ("g++",)
     assert CudaToolkit("13.0", "", "runtime").system_packages() == ()
 
@@ -252,11 +261,26 @@ def test_driver_runs_the_same_or_an_older_major_version(driver: str, package: st
     assert find_driver_conflict(driver, packages(package)) is None
 
 
-def test_resolver_conflict_names_the_cuda_of_the_other_package() -> None:
-    reason = (
-        "Because torch==2.7.0 depends on nvidia-cuda-nvrtc-cu12{sys_platform == 'linux'}==12.6.77"
-        " And because you require nvidia-cuda-nvrtc-cu12==12.4.127.*."
-    )
-    hint = CudaToolkit("12.4.1").explain_conflict(reason)
-    assert 'use install.cuda(version="12.6")' in hint
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        (
+            "cuda-toolkit[nvrtc]==12.4.1 depends on nvidia-cuda-nvrtc-cu12==12.4.127.* and"
+            " torch==2.7.0 depends on nvidia-cuda-nvrtc-cu12{sys_platform == 'linux'}==12.6.77",
+            'built for CUDA 12.6: use install.cuda(version="12.6")',
+        ),
+        (
+            "cuda-toolkit[cublas]==12.4.1 depends on nvidia-cublas-cu12==12.4.5.8.* and"
+            " torch==2.7.0 depends on nvidia-cublas-cu12==12.6.4.1",
+            'built for CUDA 12.6: use install.cuda(version="12.6")',
+        ),
+        (
+            "only cuda-toolkit[cublas]<12.4.1 is available and you require"
+            " cuda-toolkit[cublas]==12.4.1.*",
+            'install.cuda(version="12.4"), which admits all updates',
+        ),
+    ],
+)
+def test_resolver_conflict_says_which_cuda_fits(reason: str, hint: str) -> None:
+    assert hint in CudaToolkit("12.4.1").explain_conflict(reason)
     assert CudaToolkit("12.4.1").explain_conflict("numpy does not exist") == ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-import decimal
-import fractions
 import hashlib
 import io
 import json
@@ -14,7 +12,6 @@ import pathlib
 import pickle
 import random
 import threading
-import uuid
 from typing import Any
 
 import numpy
@@ -39,16 +36,12 @@ SCALARS = (
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False)
-    | st.complex_numbers(allow_nan=False)
     | st.text()
     | st.binary()
     | st.datetimes()
     | st.dates()
     | st.times()
     | st.timedeltas()
-    | st.decimals(allow_nan=False)
-    | st.fractions()
-    | st.uuids()
 )
 KEYS = SCALARS | st.tuples(SCALARS, SCALARS) | st.frozensets(st.integers())
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -58,7 +51,6 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
         | st.dictionaries(KEYS, inner)
         | st.tuples(inner, inner)
         | st.sets(KEYS)
-        | st.builds(collections.deque, st.lists(inner))
         | st.builds(collections.OrderedDict, st.dictionaries(st.text(), inner))
     ),
     max_leaves=30,
@@ -78,17 +70,7 @@ def test_plain_values_round_trip(value: Any) -> None:
         1 << 200,
         -(1 << 63) - 1,
         "half \ud800",
-        bytearray(b"x"),
-        range(1, 9, 2),
-        collections.Counter("aab"),
-        collections.defaultdict(list, a=[1]),
-        collections.deque([1, 2], maxlen=2),
         datetime.datetime(2026, 1, 2, tzinfo=UTC),
-        datetime.timezone(datetime.timedelta(hours=2)),
-        decimal.Decimal("1.10"),
-        fractions.Fraction(1, 3),
-        uuid.UUID(int=5),
-        pathlib.PurePosixPath("a/b"),
         pathlib.Path("a/b"),
         {(1, "x"): [None, True], frozenset({2}): {3}},
     ],
@@ -104,13 +86,11 @@ def test_nan_and_infinity_round_trip() -> None:
     assert encode_and_decode([math.inf, -math.inf, -0.0]) == [math.inf, -math.inf, 0.0]
 
 
-def test_shared_and_cyclic_references_round_trip() -> None:
-    inner: list[Any] = [1]
-    inner.append(inner)
+def test_object_that_occurs_twice_is_encoded_twice() -> None:
     array = numpy.arange(3)
-    result = encode_and_decode({"a": inner, "b": inner, "c": [array, array]})
-    assert result["a"] is result["b"] is result["a"][1]
-    assert result["c"][0] is result["c"][1]
+    result = encode_and_decode({"a": array, "b": [array]})
+    numpy.testing.assert_array_equal(result["a"], result["b"][0])
+    assert result["a"] is not result["b"][0]
 
 
 ARRAYS = [
@@ -181,11 +161,7 @@ class NamedPoint(collections.namedtuple("NamedPoint", "x")):
         ),
         (numpy.zeros(1, "i4,i4"), "model is an array of [('f0', '<i4'), ('f1', '<i4')]", ""),
         (numpy.ma.array([1]), "model is a numpy.ma.MaskedArray", ""),
-        (
-            collections.defaultdict(UnsupportedClass),
-            "model has a custom default_factory",
-            "convert it to a dict",
-        ),
+        (collections.Counter("a"), "model is a collections.Counter", ""),
         ([1 << (1 << 20)], "model[0] is an integer with too many digits", ""),
     ],
 )
@@ -195,17 +171,20 @@ def test_unsupported_value_is_named_by_path_and_type(value: Any, message: str, h
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
-def test_too_deep_or_cyclic_tuples_are_rejected() -> None:
+def test_too_deep_cyclic_and_too_many_values_are_rejected() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(NotPlain, match="nested too deeply"):
-        encode(deep)
     inner: list[Any] = []
-    within = (inner,)
-    inner.append(within)
-    with pytest.raises(NotPlain, match="contains itself"):
-        encode(within)
+    inner.append((inner,))
+    for value in (deep, inner):
+        with pytest.raises(NotPlain, match="contains itself, or is nested too deeply"):
+            encode(value)
+    doubled: Any = []
+    for _ in range(50):
+        doubled = [doubled, doubled]
+    with pytest.raises(NotPlain, match="too many parts"):
+        encode(doubled)
 
 
 # -- strange bytes --------------------------------------------------------------------------------
@@ -231,23 +210,11 @@ def encode_frame(tree: Any, blobs: bytes = b"") -> bytes:
         encode_frame({"t": ["list"]}),
         encode_frame({"t": "tuple"}),
         encode_frame({"t": "tuple", "i": [], "more": 1}),
-        encode_frame({"t": "tuple", "i": {"t": "ref", "n": 0}}),
-        encode_frame({"t": "tuple", "i": [{"t": "ref", "n": 0}]}),
         encode_frame({"t": "ref", "n": 0}),
-        encode_frame([{"t": "ref", "n": -1}]),
-        encode_frame([{"t": "ref", "n": 1.0}]),
         encode_frame({"t": "set", "i": [[]]}),
         encode_frame({"t": "dict", "k": [{"t": "dict", "k": [], "v": []}], "v": [1]}),
         encode_frame({"t": "dict", "k": [1, 2], "v": [1]}),
-        encode_frame({"t": "dict", "k": [{"t": "ref", "n": 0}], "v": [1]}),
-        encode_frame({"t": "default", "f": "eval", "k": [], "v": []}),
-        encode_frame({"t": "int", "h": "0x" + "f" * 100_000}),
-        encode_frame({"t": "int", "h": "1_0"}),
         encode_frame({"t": "delta", "v": [10**12, 0, 0]}),
-        encode_frame({"t": "complex", "v": ["1", "2"]}),
-        encode_frame({"t": "decimal", "v": "x"}),
-        encode_frame({"t": "fraction", "v": [1, 0]}),
-        encode_frame({"t": "timezone", "v": 1e9}),
         encode_frame({"t": "datetime", "v": "2026-01-02" * 3}),
         encode_frame({"t": "bytes", "b": 4}, b"abc"),
         encode_frame({"t": "bytes", "b": 2}, b"abc"),
@@ -261,8 +228,6 @@ def encode_frame(tree: Any, blobs: bytes = b"") -> bytes:
         encode_frame({"t": "array", "d": "|b1", "s": [1], "b": 1}, b"\x07"),
         encode_frame({"t": "array", "d": "<U1", "s": [1], "b": 4}, b"\xff" * 4),
         encode_frame({"t": "array", "d": "i4,O", "s": [1], "b": 12}, bytes(12)),
-        encode_frame({"t": "torch", "d": "load"}),
-        encode_frame({"t": "missing", "n": "read_pickle"}),
         encode_frame({"t": "scalar", "d": "<f8", "b": 0}),
     ],
     ids=lambda data: hashlib.sha256(data).hexdigest()[:8],
@@ -274,7 +239,7 @@ def test_invalid_bytes_are_rejected(data: bytes) -> None:
 
 def test_hash_flooding_is_rejected() -> None:
     prime = (1 << 61) - 1
-    keys = [{"t": "int", "h": hex(prime * number)} for number in range(2000)]
+    keys = [prime * number for number in range(2000)]
     with pytest.raises(DecodeError):
         decode(encode_frame({"t": "set", "i": keys}))
 
@@ -355,7 +320,7 @@ def test_decode_never_unpickles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {
         "torch": {"t": "tensor", "d": "float32", "s": [0], "b": 0},
-        "pandas": {"t": "missing", "n": "NA"},
+        "pandas": {"t": "series", "c": {}, "i": {}, "n": []},
         "ml_dtypes": {"t": "array", "d": "bfloat16", "s": [0], "b": 0},
     }
     monkeypatch.setitem(__import__("sys").modules, library, None)

@@ -129,6 +129,48 @@ class SectionedGroup(DocumentedCommand, click.Group):
         click.Command.format_options(self, ctx, formatter)
 
 
+class RunnableGroup(SectionedGroup):
+    """A command with arguments that also has subcommands: ``serve REF``, ``serve ls``.
+
+    The first word decides, so an argument that has the name of a subcommand needs another spelling.
+    """
+
+    # Those of a command: options may follow arguments, and further words are errors.
+    allow_extra_args = False
+    allow_interspersed_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments of the command itself, or leave them to a subcommand."""
+        if args and args[0] in self.commands:
+            ctx.invoked_subcommand = args[0]
+            ctx.args = args
+            return args
+        return click.Command.parse_args(self, ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters; none for a subcommand, whose path they are no part of."""
+        return super().get_params(ctx) if ctx.command is self else []
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the subcommand, or the command itself."""
+        if ctx.invoked_subcommand is None:
+            return click.Command.invoke(self, ctx)
+        name, found, args = self.resolve_command(ctx, ctx.args)
+        assert name is not None
+        assert found is not None
+        with found.make_context(name, args, parent=ctx) as inner:
+            return found.invoke(inner)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the words of the command itself; subcommands are listed below it."""
+        return click.Command.collect_usage_pieces(self, ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options first, then the subcommands."""
+        click.Command.format_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
 class LazyGroup(SectionedGroup):
     """A group that imports the module of a command when the command is used."""
 

@@ -65,6 +65,7 @@ _MAX_NAMED = 12
     help="Difference of numbers to accept, absolute and relative.",
 )
 @click.option("--no-server", is_flag=True, help="Leave out the model server (`danlu serve`).")
+@click.option("--grpc", is_flag=True, help="Let the model server answer gRPC, too (20 MB more).")
 @frozen_option
 @offline_option
 @progress_option
@@ -82,6 +83,7 @@ def command(
     drop: tuple[str, ...],
     tolerance: float,
     no_server: bool,
+    grpc: bool,
     frozen: bool,
     offline: bool,
     progress: str,
@@ -117,6 +119,7 @@ def command(
         drop=drop,
         tolerance=tolerance,
         server=not no_server,
+        grpc=grpc,
         frozen=frozen,
         offline=offline,
     )

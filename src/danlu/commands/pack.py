@@ -73,7 +73,8 @@ class PackOptions(msgspec.Struct, frozen=True):
     """The options of ``danlu pack``.
 
     ``predictor`` is ``FILE:CLASS``, the name of a ready-made one, or empty to choose by the model's
-    files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch. Paths are absolute.
+    files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch; ``grpc`` adds it to the server.
+    Paths are absolute.
     """
 
     model: Path
@@ -86,6 +87,7 @@ class PackOptions(msgspec.Struct, frozen=True):
     drop: tuple[str, ...] = ()
     tolerance: float = DEFAULT_TOLERANCE
     server: bool = True
+    grpc: bool = False
     frozen: bool = False
     offline: bool = False
 
@@ -491,7 +493,7 @@ def _write_server(plan: _PackPlan, work: Path, interpreter: str) -> list[tuple[s
         indexes,
         offline=plan.options.offline,
     )
-    return write_server(work, target, interpreter, uv)
+    return write_server(work, target, interpreter, uv, grpc=plan.options.grpc)
 
 
 def _list_parts(model: ModelDirectory, work: Path) -> Sequence[tuple[Path, str, str]]:

@@ -12,7 +12,7 @@ from danlu.errors import OutsideError
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.config import ClusterConfig
 from danlu.kube.errors import AlreadyExists, Gone
-from danlu.kube.patch import Patch, merge_patch
+from danlu.kube.patch import Patch, apply_patch, merge_patch
 from danlu.kube.pod_logs import PodLogLine, read_log
 from danlu.kube.priorities import DEFAULT_PRIORITY
 from danlu.kube.ratelimit import TokenBucket
@@ -254,6 +254,36 @@ class Client:
             namespace, name = _namespace_and_name(manifest, "")
             return await self.patch(resource, name, merge_patch(manifest), namespace=namespace)
 
+    async def apply(
+        self, resource: Resource[T], manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> T:
+        """Create an object, or change it to what the manifest says (server-side apply).
+
+        Fields that this client's manager applied before and that the manifest lacks are removed;
+        those of others are kept, and taken over if the manifest has them. With ``dry_run`` the
+        server only checks it.
+
+        Raises:
+            Invalid: The result fails validation; the causes name the fields.
+            BadRequest: The manifest has fields that the server does not know.
+        """
+        namespace, name = _namespace_and_name(manifest, "")
+        patch = apply_patch(manifest)
+        request = ApiRequest(
+            method="PATCH",
+            path=resource.path(namespace=namespace, name=name),
+            query={
+                **self._write_query(),
+                "force": "true",
+                "fieldValidation": "Strict",
+                "dryRun": "All" if dry_run else "",
+            },
+            body=patch.body,
+            content_type=patch.media_type,
+            what=f"apply {name}",
+        )
+        return await self._request_object(resource, request)
+
     async def delete(
         self,
         resource: Resource[Any],
@@ -306,6 +336,7 @@ class Client:
         follow: bool = False,
         previous: bool = False,
         since: int = 0,
+        tail: int | None = None,
     ) -> AsyncGenerator[PodLogLine, None]:
         """Yield the lines of a container's log; see :func:`danlu.kube.pod_logs.read_log`."""
         return read_log(
@@ -316,6 +347,7 @@ class Client:
             follow=follow,
             previous=previous,
             since=since,
+            tail=tail,
         )
 
     def _write_query(self) -> dict[str, str]:

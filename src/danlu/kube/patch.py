@@ -1,4 +1,4 @@
-"""Patches: the three media types of a PATCH request."""
+"""Patches: the four media types of a PATCH request."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def merge_patch(manifest: Mapping[str, Any]) -> Patch:
 def strategic_patch(manifest: Mapping[str, Any]) -> Patch:
     """Return a strategic merge patch: lists are merged by key; for built-in kinds only."""
     return Patch("application/strategic-merge-patch+json", msgspec.json.encode(manifest))
+
+
+def apply_patch(manifest: Mapping[str, Any]) -> Patch:
+    """Return a server-side apply patch: the fields that its field manager wants, and no others."""
+    # JSON is YAML.
+    return Patch("application/apply-patch+yaml", msgspec.json.encode(manifest))

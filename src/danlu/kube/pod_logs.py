@@ -50,6 +50,7 @@ async def read_log(
     follow: bool = False,
     previous: bool = False,
     since: int = 0,
+    tail: int | None = None,
 ) -> AsyncGenerator[PodLogLine, None]:
     """Yield the lines of a container's log.
 
@@ -58,6 +59,7 @@ async def read_log(
         previous: Read the log of the container before its last restart.
         since: Skip lines before the second of this time (nanoseconds since 1970). The API has no
             finer resolution.
+        tail: Skip all but the last lines.
 
     Raises:
         BadRequest: The container has not started yet.
@@ -72,6 +74,7 @@ async def read_log(
             "follow": "true" if follow else "",
             "previous": "true" if previous else "",
             "sinceTime": _format_second(since) if since else "",
+            "tailLines": "" if tail is None else str(tail),
             "timestamps": "true",
         },
         what=f"read the log of {pod}",

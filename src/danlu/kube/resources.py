@@ -94,6 +94,10 @@ PRIORITY_CLASSES = Resource(
 STORAGE_CLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", Manifest, namespaced=False
 )
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Manifest)
+HORIZONTAL_POD_AUTOSCALERS = Resource(
+    "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", Manifest
+)
 ROLES = _rbac_resource("roles", "Role")
 ROLE_BINDINGS = _rbac_resource("rolebindings", "RoleBinding")
 CUSTOM_RESOURCE_DEFINITIONS = Resource(

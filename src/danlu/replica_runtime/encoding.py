@@ -8,36 +8,33 @@ The format, version 1::
 
     b"DANLU-VALUE 1\n" | length of the tree, 8 bytes, big-endian | tree | blobs
 
-The tree is JSON in UTF-8, including surrogates. A node is null, a Boolean, a 64-bit integer, a
-number, a string, an array (a list) or an object ``{"t": KIND, …}``; the keys of :data:`_READERS`
-are the kinds. The blobs are the contents of bytes, arrays and tensors, in the order of their nodes,
-which contain their sizes; no bytes may follow. Nodes other than scalars are numbered in the order
-in which they begin, and ``{"t": "ref", "n": N}`` refers to the object of node N.
+The tree is JSON in UTF-8, including surrogates. A node is null, a Boolean, a number, a string, an
+array (a list) or an object ``{"t": KIND, …}``; the keys of :data:`_READERS` are the kinds. The
+blobs are the contents of bytes, arrays and tensors, in the order of their nodes, which contain
+their sizes; no bytes may follow. An object that a value contains twice is encoded twice, and
+tensors are read without their gradients' graph.
 """
 
 import collections
 import datetime
-import decimal
-import fractions
 import importlib
 import json
 import math
 import pathlib
 import re
 import sys
-import uuid
 from typing import Any
 
 MAGIC = b"DANLU-VALUE 1\n"
 
-#: The maximum size and depth of the tree, and the maximum number of hex digits of an integer.
-MAX_TREE, MAX_DEPTH, MAX_DIGITS = 64 << 20, 64, 1 << 14
+#: The maximum size and depth of the tree, the maximum number of its nodes, and the maximum size of
+#: an integer in bits: Python refuses texts of integers with more than 4,300 digits.
+MAX_TREE, MAX_DEPTH, MAX_NODES, MAX_BITS = 64 << 20, 64, 1 << 22, 10_000
 
-_INT64 = 1 << 63
 _SCALARS = {type(None), bool, float, str}
 _NUMBERS = {*_SCALARS, int}
 
-#: The maximum length of a number or a path that is encoded as text.
+#: The maximum length of a path or a time.
 _MAX_TEXT = 10_000
 _DTYPE = re.compile(
     r"[<>|=]?(b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SU][1-9]\d{0,8}"
@@ -50,9 +47,6 @@ _TORCH_DTYPE = re.compile(
 )
 #: pandas' extension data types for numbers and text ("str" is the default for text in pandas 3).
 _COLUMN_DTYPE = re.compile(r"boolean|string|str|U?Int(8|16|32|64)|Float(32|64)")
-_ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
-_OFFSET = re.compile(r"UTC|UTC[+-]\d\d:\d\d")
-_FACTORIES = {"list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str}
 
 
 class NotPlain(Exception):
@@ -145,24 +139,20 @@ class _Encoder:
         self._convert = convert
         self._path = [name]
         self._count = 0
-        # The number of each object by its id. The object is kept alive so that its id stays unique.
-        self._seen = {}  # type: dict[int, tuple[int, object]]
-        self._open = set()  # type: set[int]
-        self._keys = 0
 
     def node(self, value: Any) -> Any:
         kind = type(value)
         if kind in _SCALARS:
             return value
         if kind is int:
-            return self._integer_node(value)
-        if id(value) in self._seen and not self._keys:
-            return self._reference_node(value)
+            if value.bit_length() > MAX_BITS:
+                raise self.not_plain("is an integer with too many digits")
+            return value
         if len(self._path) > MAX_DEPTH:
-            raise self.not_plain("is nested too deeply")
-        if not self._keys:
-            self._seen[id(value)] = self._count, value
+            raise self.not_plain("contains itself, or is nested too deeply")
         self._count += 1
+        if self._count > MAX_NODES:
+            raise self.not_plain("has too many parts", "convert its numbers to arrays")
         writer = _WRITERS.get(kind)
         if writer is not None:
             return writer(self, value)
@@ -172,19 +162,6 @@ class _Encoder:
                 f"is a {kind.__module__}.{kind.__qualname__}", _suggest_alternative(value)
             )
         return node
-
-    def _integer_node(self, value: int) -> Any:
-        if -_INT64 <= value < _INT64:
-            return value
-        if value.bit_length() > 4 * MAX_DIGITS:
-            raise self.not_plain("is an integer with too many digits")
-        self._count += 1
-        return {"t": "int", "h": hex(value)}
-
-    def _reference_node(self, value: object) -> Any:
-        if id(value) in self._open:
-            raise self.not_plain("contains itself")
-        return {"t": "ref", "n": self._seen[id(value)][0]}
 
     def not_plain(self, reason: str, hint: str = "") -> NotPlain:
         return NotPlain("".join(self._path)[:400], reason, hint)
@@ -208,24 +185,8 @@ class _Encoder:
             return list(values)
         return [self.at(f"[{number}]", value) for number, value in enumerate(values)]
 
-    def immutable_items(self, value: Any, values: "list[Any]") -> "list[Any]":
-        """Return the nodes of the items of an immutable object, which cannot contain itself."""
-        self._open.add(id(value))
-        try:
-            return self.items(values)
-        finally:
-            self._open.discard(id(value))
-
-    def keys(self, values: "list[Any]") -> "list[Any]":
-        """Return the nodes of hashed values, in which references are not allowed."""
-        self._keys += 1
-        try:
-            return self.items(values)
-        finally:
-            self._keys -= 1
-
     def mapping(self, value: "dict[Any, Any]") -> "dict[str, Any]":
-        keys = self.keys(list(value))
+        keys = self.items(list(value))
         values = list(value.values())
         if _are_scalars(values):
             return {"k": keys, "v": values}
@@ -258,8 +219,6 @@ class _Encoder:
                 return None
             flat = numpy.asarray(value).reshape(-1)
             return {"t": "scalar", "d": self._dtype_name(value.dtype), "b": self._array_blob(flat)}
-        if isinstance(value, numpy.dtype):
-            return {"t": "dtype", "d": self._dtype_name(value)}
         return None
 
     def _array_blob(self, flat: Any) -> int:
@@ -276,25 +235,15 @@ class _Encoder:
 
     def _torch_node(self, value: Any, kind: type) -> Any:
         torch = sys.modules["torch"]
-        if kind is torch.Size:
-            return {"t": "size", "i": list(value)}
-        if kind is torch.dtype:
-            return {"t": "torch", "d": str(value).rpartition(".")[2]}
-        parameter = kind is torch.nn.Parameter
-        if kind is not torch.Tensor and not parameter:
+        if kind is not torch.Tensor:
             return None
         dtype = str(value.dtype).rpartition(".")[2]
         if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
             raise self.not_plain(f"is a tensor of layout {value.layout}", "call .to_dense()")
         if not _TORCH_DTYPE.fullmatch(dtype):
             raise self.not_plain(f"is a tensor of {dtype}")
-        node = {"t": "tensor", "d": dtype, "s": list(value.shape), "b": 0}  # type: dict[str, Any]
-        node["b"] = self.blob(_tensor_bytes(torch, value))
-        if parameter:
-            node["p"] = True
-        if value.requires_grad and value.is_leaf:
-            node["g"] = True
-        return node
+        size = self.blob(_tensor_bytes(torch, value))
+        return {"t": "tensor", "d": dtype, "s": list(value.shape), "b": size}
 
     # -- data frames ------------------------------------------------------------------------------
 
@@ -309,15 +258,7 @@ class _Encoder:
             return {"t": "frame", "c": columns, "i": index, "h": header}
         if kind is pandas.Series:
             column, index = self._column_node(value), self._index_node(value.index)
-            return {"t": "series", "c": column, "i": index, "n": self.keys([value.name])}
-        if isinstance(value, pandas.Index):
-            return {"t": "index", "i": self._index_node(value)}
-        if kind is pandas.Timestamp:
-            return {"t": "timestamp", "c": self._column_node(pandas.DatetimeIndex([value]))}
-        if kind is pandas.Timedelta:
-            return {"t": "pandas-delta", "c": self._column_node(pandas.TimedeltaIndex([value]))}
-        if value is pandas.NaT or value is pandas.NA:
-            return {"t": "missing", "n": "NaT" if value is pandas.NaT else "NA"}
+            return {"t": "series", "c": column, "i": index, "n": self.items([value.name])}
         return None
 
     def _labelled_column_node(self, label: Any, column: Any) -> Any:
@@ -330,11 +271,8 @@ class _Encoder:
     def _index_node(self, index: Any) -> Any:
         pandas = sys.modules["pandas"]
         if isinstance(index, pandas.MultiIndex):
-            levels = [
-                self._column_node(index.get_level_values(number)) for number in range(index.nlevels)
-            ]
-            return {"k": "multi", "l": levels, "n": self.keys(list(index.names))}
-        names = self.keys([index.name])
+            raise self.not_plain("has an index of several levels", "call .reset_index()")
+        names = self.items([index.name])
         if isinstance(index, pandas.RangeIndex):
             return {"k": "range", "r": [index.start, index.stop, index.step], "n": names}
         return {"k": "flat", "c": self._column_node(index), "n": names}
@@ -342,25 +280,13 @@ class _Encoder:
     def _column_node(self, column: Any) -> Any:
         """Return the node of the values of a series or an index."""
         pandas, numpy = sys.modules["pandas"], sys.modules["numpy"]
-        dtype, array = column.dtype, column.array
+        dtype = column.dtype
         if isinstance(dtype, numpy.dtype):
             return self._numpy_column_node(column.to_numpy())
-        if isinstance(dtype, pandas.CategoricalDtype):
-            categories, codes = (
-                self._column_node(dtype.categories),
-                self._numpy_column_node(array.codes),
-            )
-            return {"k": "category", "c": codes, "l": categories, "o": bool(dtype.ordered)}
-        if isinstance(dtype, pandas.DatetimeTZDtype):
-            zone = str(dtype.tz)
-            if not (_ZONE.fullmatch(zone) or _OFFSET.fullmatch(zone)):
-                raise self.not_plain(f"is in the time zone {zone}", "convert it to UTC")
-            naive = pandas.DatetimeIndex(array).tz_convert("UTC").tz_localize(None)
-            return {"k": "zoned", "c": self._numpy_column_node(naive.to_numpy()), "z": zone}
         name = str(dtype)
         if not _COLUMN_DTYPE.fullmatch(name):
             raise self.not_plain(f"is a column of {dtype}", "convert it to numbers or text")
-        known = [None if item is pandas.NA or item != item else item for item in array]
+        known = [None if item is pandas.NA or item != item else item for item in column.array]
         # Python scalars instead of numpy's: the data type is stored separately.
         values = [getattr(item, "item", lambda item=item: item)() for item in known]
         return {"k": "extended", "d": name, "v": self.items(values)}
@@ -376,9 +302,7 @@ def _are_scalars(values: "list[Any] | tuple[Any, ...]") -> bool:
     kinds = set(map(type, values))
     if not kinds <= _NUMBERS:
         return False
-    if int not in kinds:
-        return True
-    return all(-_INT64 <= value < _INT64 for value in values if type(value) is int)
+    return all(value.bit_length() <= MAX_BITS for value in values if type(value) is int)
 
 
 def _short_repr(key: object) -> str:
@@ -453,15 +377,7 @@ def _write_ordered_dict(encoder: _Encoder, value: Any) -> Any:
     return node
 
 
-def _write_defaultdict(encoder: _Encoder, value: Any) -> Any:
-    factory = value.default_factory
-    name = next((name for name, known in _FACTORIES.items() if known is factory), None)
-    if factory is not None and name is None:
-        raise encoder.not_plain("has a custom default_factory", "convert it to a dict")
-    return {"t": "default", "f": name, **encoder.mapping(value)}
-
-
-def _write_text(kind: str, to_text: Any = str) -> Any:
+def _write_text(kind: str, to_text: Any) -> Any:
     def write(encoder: _Encoder, value: Any) -> Any:
         text = to_text(value)
         if len(text) > _MAX_TEXT:
@@ -481,10 +397,6 @@ def _write_time(kind: str) -> Any:
     return write
 
 
-def _write_offset(encoder: _Encoder, value: Any) -> Any:
-    return {"t": "timezone", "v": value.utcoffset(None).total_seconds()}
-
-
 def _write_parts(encoder: _Encoder, value: Encoded) -> Any:
     for part in value.parts:
         encoder.blob(part)
@@ -493,29 +405,13 @@ def _write_parts(encoder: _Encoder, value: Encoded) -> Any:
 
 _WRITERS = {
     list: lambda encoder, value: encoder.items(value),
-    tuple: lambda encoder, value: {"t": "tuple", "i": encoder.immutable_items(value, list(value))},
-    set: lambda encoder, value: {"t": "set", "i": encoder.keys(list(value))},
-    frozenset: lambda encoder, value: {"t": "frozenset", "i": encoder.keys(list(value))},
-    collections.deque: lambda encoder, value: {
-        "t": "deque",
-        "i": encoder.items(list(value)),
-        "m": value.maxlen,
-    },
-    dict: _write_mapping("dict"),
-    collections.Counter: _write_mapping("counter"),
+    tuple: lambda encoder, value: {"t": "tuple", "i": encoder.items(value)},
+    set: lambda encoder, value: {"t": "set", "i": encoder.items(list(value))},
+    frozenset: lambda encoder, value: {"t": "frozenset", "i": encoder.items(list(value))},
+    dict: lambda encoder, value: {"t": "dict", **encoder.mapping(value)},
     collections.OrderedDict: _write_ordered_dict,
-    collections.defaultdict: _write_defaultdict,
-    complex: lambda encoder, value: {"t": "complex", "v": [value.real, value.imag]},
     bytes: lambda encoder, value: {"t": "bytes", "b": encoder.blob(value)},
-    bytearray: lambda encoder, value: {"t": "bytearray", "b": encoder.blob(bytes(value))},
     Encoded: _write_parts,
-    range: lambda encoder, value: {"t": "range", "v": [value.start, value.stop, value.step]},
-    decimal.Decimal: _write_text("decimal"),
-    fractions.Fraction: lambda encoder, value: {
-        "t": "fraction",
-        "v": [encoder.node(value.numerator), encoder.node(value.denominator)],
-    },
-    uuid.UUID: _write_text("uuid"),
     datetime.datetime: _write_time("datetime"),
     datetime.date: _write_text("date", lambda value: value.isoformat()),
     datetime.time: _write_time("time"),
@@ -523,19 +419,11 @@ _WRITERS = {
         "t": "delta",
         "v": [value.days, value.seconds, value.microseconds],
     },
-    datetime.timezone: _write_offset,
-    pathlib.PurePosixPath: _write_text("PurePosixPath"),
-    pathlib.PosixPath: _write_text("PosixPath"),
-    pathlib.PureWindowsPath: _write_text("PureWindowsPath"),
+    pathlib.PosixPath: _write_text("PosixPath", str),
 }  # type: dict[type, Any]
 
 
 # -- decoding -------------------------------------------------------------------------------------
-
-_PENDING = object()
-
-#: Kinds that are not hashable.
-_MUTABLE = ("dict", "counter", "ordered", "default", "set", "deque", "bytearray", "array", "tensor")
 
 #: For more keys than this, check that they do not all have the same few hashes.
 _MAX_UNCHECKED_KEYS = 1000
@@ -546,9 +434,7 @@ class _Decoder:
         self._blobs = blobs
         self._views = views
         self._offset = 0
-        self._objects = []  # type: list[Any]
         self._depth = 0
-        self._keys = 0
 
     @property
     def remaining(self) -> int:
@@ -556,25 +442,17 @@ class _Decoder:
 
     def node(self, node: Any) -> Any:
         kind = type(node)
-        if kind in _SCALARS:
+        if kind in _NUMBERS:
             return node
-        if kind is int:
-            return _require(node, -_INT64 <= node < _INT64)
         self._depth += 1
         if self._depth > MAX_DEPTH + 5:
             raise DecodeError("nested too deeply")
         try:
             if kind is list:
-                _require(node, not self._keys)
-                return self._fill_list([], node)
-            return self._read_object(node)
+                return self.items(node)
+            return _READERS[node["t"]](self, node)
         finally:
             self._depth -= 1
-
-    def _fill_list(self, value: "list[Any]", nodes: "list[Any]") -> "list[Any]":
-        self._objects.append(value)
-        value.extend(self.items(nodes))
-        return value
 
     def items(self, nodes: Any) -> "list[Any]":
         _require(nodes, type(nodes) is list)
@@ -582,37 +460,13 @@ class _Decoder:
             return nodes  # type: ignore[no-any-return]
         return [self.node(node) for node in nodes]
 
-    def _read_object(self, node: "dict[str, Any]") -> Any:
-        kind = node["t"]
-        if kind == "ref":
-            fields = _exact_fields(node, "n")
-            _require(node, not self._keys and type(fields[0]) is int and fields[0] >= 0)
-            found = self._objects[fields[0]]
-            return _require(found, found is not _PENDING)
-        _require(node, not self._keys or kind not in _MUTABLE)
-        reader = _READERS[kind]
-        place = len(self._objects)
-        self._objects.append(_PENDING)
-        value = reader(self, node, place)
-        self._objects[place] = value
-        return value
-
-    def register(self, place: int, value: Any) -> Any:
-        """Make an unfinished container available to references inside it."""
-        self._objects[place] = value
-        return value
-
     def blob(self, size: Any) -> memoryview:
         _require(size, type(size) is int and 0 <= size <= self.remaining)
         self._offset += size
         return self._blobs[self._offset - size : self._offset]
 
     def keys(self, nodes: Any) -> "list[Any]":
-        self._keys += 1
-        try:
-            found = self.items(nodes)
-        finally:
-            self._keys -= 1
+        found = self.items(nodes)
         if len(found) > _MAX_UNCHECKED_KEYS and set(map(type, found)) != {str}:
             # Hash flooding: a dict of numbers with equal hashes would take hours to build.
             _require(found, 2 * len(set(map(hash, found))) > len(found))
@@ -631,7 +485,7 @@ class _Decoder:
         numpy = importlib.import_module("numpy")
         dtype = _numpy_dtype(node["d"])
         for length in shape:
-            _require(length, type(length) is int and 0 <= length < _INT64)
+            _require(length, type(length) is int and 0 <= length < 1 << 63)
         _require(shape, len(shape) <= 32)
         # A copy: data frames must be writable, and the buffer of the file may go away.
         data = bytearray(self.blob(node["b"]))
@@ -649,17 +503,14 @@ class _Decoder:
         shape = node["s"]
         _require(shape, type(shape) is list and len(shape) <= 64)
         for length in shape:
-            _require(length, type(length) is int and 0 <= length < _INT64)
+            _require(length, type(length) is int and 0 <= length < 1 << 63)
         dtype = getattr(torch, _require(node["d"], _TORCH_DTYPE.fullmatch(node["d"])))
         data = bytearray(self.blob(node["b"]))
         _require(data, len(data) == math.prod(shape) * torch.empty(0, dtype=dtype).element_size())
         if dtype is torch.bool:
             _require(data, not data or max(data) <= 1)
         flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        tensor = flat.reshape(shape)
-        if node.get("p"):
-            return torch.nn.Parameter(tensor, requires_grad=bool(node.get("g")))
-        return tensor.requires_grad_() if node.get("g") else tensor
+        return flat.reshape(shape)
 
     # -- data frames ------------------------------------------------------------------------------
 
@@ -676,17 +527,13 @@ class _Decoder:
 
     def index(self, node: "dict[str, Any]") -> Any:
         pandas = importlib.import_module("pandas")
-        if node["k"] == "multi":
-            levels, names = _exact_fields(node, "l", "n", known="k")
-            arrays = [self.column(level) for level in _require(levels, type(levels) is list)]
-            return pandas.MultiIndex.from_arrays(arrays, names=self.keys(names))
         if node["k"] == "range":
             parts, names = _exact_fields(node, "r", "n", known="k")
             start, stop, step = (_require(part, type(part) is int) for part in parts)
-            return pandas.RangeIndex(start, stop, step, name=self.keys(names)[0])
+            return pandas.RangeIndex(start, stop, step, name=self.items(names)[0])
         _require(node, node["k"] == "flat")
         column, names = _exact_fields(node, "c", "n", known="k")
-        return pandas.Index(self.column(column), name=self.keys(names)[0])
+        return pandas.Index(self.column(column), name=self.items(names)[0])
 
     def column(self, node: "dict[str, Any]") -> Any:
         pandas = importlib.import_module("pandas")
@@ -701,20 +548,10 @@ class _Decoder:
             array = importlib.import_module("numpy").empty(len(items), dtype=object)
             array[:] = items
             return array
-        if kind == "extended":
-            dtype, values = _exact_fields(node, "d", "v", known="k")
-            _require(dtype, _COLUMN_DTYPE.fullmatch(dtype))
-            return pandas.array(self.items(values), dtype=dtype)
-        if kind == "category":
-            codes, categories, ordered = _exact_fields(node, "c", "l", "o", known="k")
-            found = self.column(codes)
-            dtype = pandas.CategoricalDtype(pandas.Index(self.column(categories)), bool(ordered))
-            return pandas.Categorical.from_codes(found, dtype=dtype)
-        _require(node, kind == "zoned")
-        times, zone = _exact_fields(node, "c", "z", known="k")
-        _require(zone, _ZONE.fullmatch(zone) or _OFFSET.fullmatch(zone))
-        naive = pandas.DatetimeIndex(self.column(times))
-        return naive.tz_localize("UTC").tz_convert(zone).array
+        _require(node, kind == "extended")
+        dtype, values = _exact_fields(node, "d", "v", known="k")
+        _require(dtype, _COLUMN_DTYPE.fullmatch(dtype))
+        return pandas.array(self.items(values), dtype=dtype)
 
 
 def _require(value: Any, is_valid: object) -> Any:
@@ -737,170 +574,86 @@ def _numpy_dtype(text: Any) -> Any:
     return numpy.dtype(_require(text, type(text) is str and _DTYPE.fullmatch(text)))
 
 
-def _read_value(make: Any) -> Any:
-    """Return a reader for nodes with the single field ``v``."""
-    return lambda decoder, node, place: make(*_exact_fields(node, "v"))
-
-
 def _read_text(make: Any) -> Any:
-    def build(text: Any) -> Any:
+    """Return a reader for nodes with the single field ``v``, a text."""
+
+    def read(decoder: _Decoder, node: "dict[str, Any]") -> Any:
+        (text,) = _exact_fields(node, "v")
         return make(_require(text, type(text) is str and len(text) <= _MAX_TEXT))
-
-    return _read_value(build)
-
-
-def _read_numbers(make: Any, *kinds: type) -> Any:
-    def build(parts: Any) -> Any:
-        _require(parts, type(parts) is list and [type(part) for part in parts] == list(kinds))
-        return make(*parts)
-
-    return _read_value(build)
-
-
-def _read_mapping(make: Any) -> Any:
-    def read(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-        _exact_fields(node, "k", "v")
-        return decoder.mapping(decoder.register(place, make()), node)
 
     return read
 
 
-def _read_ordered_dict(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
+def _read_items(make: Any) -> Any:
+    return lambda decoder, node: make(decoder.items(_exact_fields(node, "i")[0]))
+
+
+def _read_keys(make: Any) -> Any:
+    return lambda decoder, node: make(decoder.keys(_exact_fields(node, "i")[0]))
+
+
+def _read_dict(decoder: _Decoder, node: "dict[str, Any]") -> Any:
+    _exact_fields(node, "k", "v")
+    return decoder.mapping({}, node)
+
+
+def _read_ordered_dict(decoder: _Decoder, node: "dict[str, Any]") -> Any:
     _exact_fields(node, "k", "v", *(["m"] if "m" in node else []))
-    value = decoder.mapping(decoder.register(place, collections.OrderedDict()), node)
+    value = decoder.mapping(collections.OrderedDict(), node)
     if "m" in node:
         value._metadata = decoder.node(node["m"])
     return value
 
 
-def _read_defaultdict(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    name = _exact_fields(node, "f", "k", "v")[0]
-    factory = None if name is None else _FACTORIES[name]
-    return decoder.mapping(decoder.register(place, collections.defaultdict(factory)), node)
-
-
-def _read_items(make: Any, *, keys: bool = False) -> Any:
-    def read(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-        (nodes,) = _exact_fields(node, "i")
-        return make(decoder.keys(nodes) if keys else decoder.items(nodes))
-
-    return read
-
-
-def _read_set(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    found = decoder.register(place, set())
-    found.update(decoder.keys(_exact_fields(node, "i")[0]))
-    return found
-
-
-def _read_deque(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    nodes, limit = _exact_fields(node, "i", "m")
-    found = decoder.register(place, collections.deque(maxlen=limit))
-    found.extend(decoder.items(nodes))
-    return found
-
-
-def _read_integer(decoder: _Decoder, node: "dict[str, Any]", place: int) -> int:
-    (text,) = _exact_fields(node, "h")
-    _require(text, type(text) is str and re.fullmatch("-?0x[0-9a-f]+", text))
-    return int(_require(text, len(text) <= MAX_DIGITS + 3), 16)
-
-
-def _read_fraction(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    parts = [
-        decoder.node(part) for part in _require(node["v"], len(_exact_fields(node, "v")[0]) == 2)
-    ]
-    return fractions.Fraction(*(_require(part, type(part) is int) for part in parts))
-
-
-def _read_bytes(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
+def _read_bytes(decoder: _Decoder, node: "dict[str, Any]") -> Any:
     data = decoder.blob(_exact_fields(node, "b")[0])
     return data if decoder._views else bytes(data)
 
 
-def _read_scalar(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
+def _read_delta(decoder: _Decoder, node: "dict[str, Any]") -> Any:
+    (parts,) = _exact_fields(node, "v")
+    _require(parts, type(parts) is list and [type(part) for part in parts] == [int] * 3)
+    return datetime.timedelta(*parts)
+
+
+def _read_scalar(decoder: _Decoder, node: "dict[str, Any]") -> Any:
     _exact_fields(node, "d", "b")
     return decoder.array(node, [1])[0]
 
 
-def _read_array(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
+def _read_array(decoder: _Decoder, node: "dict[str, Any]") -> Any:
     shape = _exact_fields(node, "d", "s", "b")[1]
     return decoder.array(node, _require(shape, type(shape) is list))
 
 
-def _read_tensor(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    _exact_fields(node, "d", "s", "b", *[name for name in ("p", "g") if name in node])
+def _read_tensor(decoder: _Decoder, node: "dict[str, Any]") -> Any:
+    _exact_fields(node, "d", "s", "b")
     return decoder.tensor(node)
 
 
-def _read_torch_dtype(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    (name,) = _exact_fields(node, "d")
-    return getattr(importlib.import_module("torch"), _require(name, _TORCH_DTYPE.fullmatch(name)))
-
-
-def _read_size(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    (parts,) = _exact_fields(node, "i")
-    for length in _require(parts, type(parts) is list):
-        _require(length, type(length) is int and 0 <= length < _INT64)
-    return importlib.import_module("torch").Size(parts)
-
-
-def _read_series(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
+def _read_series(decoder: _Decoder, node: "dict[str, Any]") -> Any:
     pandas = importlib.import_module("pandas")
     column, index, name = _exact_fields(node, "c", "i", "n")
     values, rows = decoder.column(column), decoder.index(index)
-    return pandas.Series(values, index=rows, name=decoder.keys(name)[0])
-
-
-def _read_first(make: str) -> Any:
-    def read(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-        (column,) = _exact_fields(node, "c")
-        return getattr(importlib.import_module("pandas"), make)(decoder.column(column))[0]
-
-    return read
-
-
-def _read_missing(decoder: _Decoder, node: "dict[str, Any]", place: int) -> Any:
-    (name,) = _exact_fields(node, "n")
-    return getattr(importlib.import_module("pandas"), _require(name, name in ("NaT", "NA")))
+    return pandas.Series(values, index=rows, name=decoder.items(name)[0])
 
 
 #: The reader for each kind of object.
 _READERS = {
-    "int": _read_integer,
-    "dict": _read_mapping(dict),
-    "counter": _read_mapping(collections.Counter),
+    "dict": _read_dict,
     "ordered": _read_ordered_dict,
-    "default": _read_defaultdict,
     "tuple": _read_items(tuple),
-    "set": _read_set,
-    "frozenset": _read_items(frozenset, keys=True),
-    "deque": _read_deque,
-    "complex": _read_numbers(complex, float, float),
+    "set": _read_keys(set),
+    "frozenset": _read_keys(frozenset),
     "bytes": _read_bytes,
-    "bytearray": lambda decoder, node, place: bytearray(decoder.blob(_exact_fields(node, "b")[0])),
-    "range": _read_numbers(range, int, int, int),
-    "decimal": _read_text(decimal.Decimal),
-    "fraction": _read_fraction,
-    "uuid": _read_text(uuid.UUID),
     "datetime": _read_text(lambda text: datetime.datetime.fromisoformat(text)),
     "date": _read_text(lambda text: datetime.date.fromisoformat(text)),
     "time": _read_text(lambda text: datetime.time.fromisoformat(text)),
-    "delta": _read_numbers(datetime.timedelta, int, int, int),
-    "timezone": _read_value(lambda seconds: datetime.timezone(datetime.timedelta(seconds=seconds))),
-    "PurePosixPath": _read_text(pathlib.PurePosixPath),
+    "delta": _read_delta,
     "PosixPath": _read_text(pathlib.Path),
-    "PureWindowsPath": _read_text(pathlib.PureWindowsPath),
     "array": _read_array,
     "scalar": _read_scalar,
-    "dtype": lambda decoder, node, place: _numpy_dtype(_exact_fields(node, "d")[0]),
     "tensor": _read_tensor,
-    "torch": _read_torch_dtype,
-    "size": _read_size,
-    "frame": lambda decoder, node, place: decoder.frame(node),
+    "frame": lambda decoder, node: decoder.frame(node),
     "series": _read_series,
-    "index": lambda decoder, node, place: decoder.index(_exact_fields(node, "i")[0]),
-    "timestamp": _read_first("DatetimeIndex"),
-    "pandas-delta": _read_first("TimedeltaIndex"),
-    "missing": _read_missing,
 }  # type: dict[str, Any]

@@ -22,6 +22,7 @@ from danlu.sandbox.pip_uv_config import (
     split_values,
 )
 from danlu.sandbox.types import Mount
+from danlu.util.toml_text import format_value
 
 _FILES_DIRECTORY = "/run/danlu/files"
 _PIP_FILE = "/etc/xdg/pip/pip.conf"
@@ -114,17 +115,8 @@ def _render_pip_conf(values: Mapping[str, str | tuple[str, ...]]) -> str:
 
 
 def render_uv_toml(values: Mapping[str, object]) -> str:
-    """Render TOML, whose strings, booleans and arrays are written like JSON's."""
-    return "".join(f"{key} = {_encode_toml_value(value)}\n" for key, value in values.items())
-
-
-def _encode_toml_value(value: object) -> str:
-    if isinstance(value, Mapping):
-        pairs = (f"{_encode_toml_value(key)} = {_encode_toml_value(value[key])}" for key in value)
-        return "{ " + ", ".join(pairs) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_encode_toml_value, value)) + "]"
-    return msgspec.json.encode(value).decode()
+    """Return the settings as the text of a ``uv.toml``."""
+    return "".join(f"{key} = {format_value(value)}\n" for key, value in values.items())
 
 
 def _read_uv_settings(environ: Mapping[str, str], moved: Callable[[str], str]) -> dict[str, object]:

@@ -13,7 +13,8 @@ from danlu.sources.pypi.uv import Uv, target_options
 
 _MODULES = Path(__file__).with_name("server")
 _REQUIREMENTS = _MODULES / "requirements.txt"
-_NOT_COPIED = shutil.ignore_patterns("requirements.txt", "__pycache__")
+_GRPC_REQUIREMENTS = _MODULES / "requirements-grpc.txt"
+_NOT_COPIED = shutil.ignore_patterns("requirements*.txt", "__pycache__")
 
 #: The program starts the modules of the image, not what its directory or PYTHONPATH may have. The
 #: server's packages come last, so that a predictor gets those that it was trained with.
@@ -32,17 +33,19 @@ if __name__ == "__main__":
 
 
 def write_server(
-    place: Path, target: PlatformTarget, interpreter: str, uv: Uv
+    place: Path, target: PlatformTarget, interpreter: str, uv: Uv, *, grpc: bool
 ) -> list[tuple[str, str]]:
     """Write the server below ``place``; return its directories there and in the image.
 
-    ``target`` is the image's Python, whose program is ``interpreter``. Raises
-    :class:`OutsideError` if the user's package indexes do not have what the server needs.
+    ``target`` is the image's Python, whose program is ``interpreter``; ``grpc`` says whether the
+    server has what gRPC needs. Raises :class:`OutsideError` if the user's package indexes do not
+    have what the server needs.
     """
     server, program = place / "server", place / "bin" / "serve"
     options = [
         *target_options(target),
         *("--target", str(server), "--requirements", str(_REQUIREMENTS)),
+        *(("--requirements", str(_GRPC_REQUIREMENTS)) if grpc else ()),
         *("--no-deps", "--require-hashes", "--link-mode", "copy"),
     ]
     code, _, messages = asyncio.run(uv.run(("pip", "install"), options))

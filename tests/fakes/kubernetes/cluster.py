@@ -19,7 +19,7 @@ from tests.fakes.kubernetes.container_logs import ContainerLogs
 from tests.fakes.kubernetes.garbage_collector import GarbageCollector
 from tests.fakes.kubernetes.kinds import ResourceKind
 from tests.fakes.kubernetes.log_server import container_run
-from tests.fakes.kubernetes.patch import apply_patch
+from tests.fakes.kubernetes.patch import APPLY, apply_fields, apply_patch
 from tests.fakes.kubernetes.selectors import parse_selectors
 from tests.fakes.kubernetes.status_errors import (
     already_exists,
@@ -51,6 +51,7 @@ class WriteOptions:
 
     dry_run: bool = False
     subresource: str = ""
+    manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class FakeCluster:
         self.logs = ContainerLogs()
         self._now = now
         self._tokens: dict[str, tuple[list[Object], int]] = {}
+        # What each manager has applied last, by kind, namespace and name.
+        self._applied: dict[tuple[str, str, str, str], Object] = {}
         self.register(*BUILTIN)
         self.collector = GarbageCollector(self) if collecting else None
         for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
@@ -341,9 +344,11 @@ class FakeCluster:
         patch: Any,
         wish: WriteOptions = WriteOptions(),
     ) -> Object:
-        """Patch an object."""
+        """Patch an object; one that is applied is created if needed."""
         key = (namespace, name)
         old = self.storage.of(kind).get(key)
+        if media_type == APPLY:
+            return self._apply(kind, key, old, patch, wish)
         if old is None:
             raise not_found(kind, name)
         new = copy.deepcopy(apply_patch(kind, media_type, self.in_version(kind, old), patch))
@@ -351,6 +356,27 @@ class FakeCluster:
             del new["metadata"]["resourceVersion"]
         admission.check_identity(kind, old, new, patch=True)
         return self._update_object(kind, key, old, new, wish)
+
+    def _apply(
+        self,
+        kind: ResourceKind,
+        key: tuple[str, str],
+        old: Object | None,
+        patch: Any,
+        wish: WriteOptions,
+    ) -> Object:
+        """Apply what a manager wants; conflicts between managers are not found."""
+        owner = (kind.label, *key, wish.manager)
+        if old is None:
+            result = self.create(kind, key[0], patch, wish)
+        else:
+            earlier = self._applied.get(owner, {})
+            new = apply_fields(kind, self.in_version(kind, old), earlier, patch)
+            admission.check_identity(kind, old, new, patch=True)
+            result = self._update_object(kind, key, old, new, wish)
+        if not wish.dry_run:
+            self._applied[owner] = copy.deepcopy(patch)
+        return result
 
     # Deleting
 

@@ -306,7 +306,9 @@ def request_verb(request: web.Request, target: RequestTarget) -> str:
 
 def _write_options(request: web.Request, target: RequestTarget) -> WriteOptions:
     return WriteOptions(
-        dry_run=request.query.get("dryRun") == "All", subresource=target.subresource
+        dry_run=request.query.get("dryRun") == "All",
+        subresource=target.subresource,
+        manager=request.query.get("fieldManager", ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""The three patch formats that change an object: JSON, merge and strategic merge."""
+"""The patch formats that change an object: JSON, merge, strategic merge, and server-side apply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from tests.fakes.kubernetes.kinds import ResourceKind, Shape
 from tests.fakes.kubernetes.status_errors import StatusError, bad_request, unsupported_media
 
-__all__ = ["apply_patch"]
+__all__ = ["APPLY", "apply_fields", "apply_patch"]
+
+APPLY = "application/apply-patch+yaml"
 
 Json = Any
 _REJECTED = "the server rejected our request due to an error in our request"
@@ -211,3 +213,62 @@ def _has_same_keys(
     element: Mapping[str, Json], other: Mapping[str, Json], keys: tuple[str, ...]
 ) -> bool:
     return all(element.get(key) == other.get(key) for key in keys)
+
+
+# Server-side apply (sigs.k8s.io/structured-merge-diff)
+
+
+def apply_fields(
+    kind: ResourceKind,
+    current: dict[str, Json],
+    earlier: Mapping[str, Json],
+    wanted: Mapping[str, Json],
+) -> dict[str, Json]:
+    """Return ``current`` with the fields of ``wanted``, without others that ``earlier`` had."""
+    result: dict[str, Json] = _apply_value(current, earlier, wanted, (), kind.shape)
+    return result
+
+
+def _apply_value(
+    current: Json, earlier: Json, wanted: Json, path: tuple[str, ...], shape: Shape
+) -> Json:
+    if isinstance(wanted, dict):
+        return _apply_object(current, earlier, wanted, path, shape)
+    how = shape.get(path)
+    if not isinstance(wanted, list) or how is None or how.is_set:
+        return copy.deepcopy(wanted)
+    return _apply_list(current or [], earlier or [], wanted, path, shape)
+
+
+def _apply_object(
+    current: Json, earlier: Json, wanted: dict[str, Json], path: tuple[str, ...], shape: Shape
+) -> dict[str, Json]:
+    before = earlier if isinstance(earlier, dict) else {}
+    result = {
+        name: value
+        for name, value in (current if isinstance(current, dict) else {}).items()
+        if name in wanted or name not in before
+    }
+    for name, value in wanted.items():
+        result[name] = _apply_value(result.get(name), before.get(name), value, (*path, name), shape)
+    return result
+
+
+def _apply_list(
+    current: list[Json],
+    earlier: list[Json],
+    wanted: list[Json],
+    path: tuple[str, ...],
+    shape: Shape,
+) -> list[Json]:
+    keys = shape[path].keys
+
+    def find(items: list[Json], item: Json) -> Json:
+        return next((other for other in items if _has_same_keys(other, item, keys)), None)
+
+    kept = [item for item in current if find(wanted, item) is None and find(earlier, item) is None]
+    merged = [
+        _apply_object(find(current, item), find(earlier, item), item, (*path, "*"), shape)
+        for item in wanted
+    ]
+    return [*kept, *merged]

@@ -1,4 +1,4 @@
-"""The four types of patches."""
+"""The types of patches, and server-side apply."""
 
 from __future__ import annotations
 
@@ -184,3 +184,42 @@ async def test_create_or_patch_keeps_what_the_manifest_leaves_out(
     assert created["data"] == {"a": "1", "b": "1"}
     patched = await client.create_or_patch(CONFIG_MAPS, config_map("one", space, a="2"))
     assert patched["data"] == {"a": "2", "b": "1"}
+
+
+async def test_what_is_applied_is_created_then_changed(client: Client, space: str) -> None:
+    created = await client.apply(CONFIG_MAPS, config_map("one", space, a="1", b="2"))
+    changed = await client.apply(CONFIG_MAPS, config_map("one", space, b="3", c="4"))
+    assert changed["metadata"]["uid"] == created["metadata"]["uid"]
+    # What this manager no longer wants is gone.
+    assert changed["data"] == {"b": "3", "c": "4"}
+    again = await client.apply(CONFIG_MAPS, config_map("one", space, b="3", c="4"))
+    assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
+
+
+async def test_fields_of_others_are_kept_by_an_apply(client: Client, space: str) -> None:
+    await client.apply(PODS, pod("one", space, labels={"a": "1"}))
+    other = merge_patch({"metadata": {"labels": {"b": "2"}}})
+    await client.patch(PODS, "one", other, namespace=space)
+    result = await client.apply(PODS, pod("one", space, labels={"a": "9"}))
+    assert result["metadata"]["labels"] == {"a": "9", "b": "2"}
+    assert result["spec"]["restartPolicy"] == "Always"  # the server's default
+
+
+async def test_a_dry_run_of_an_apply_only_checks(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), dry_run=True)
+    with pytest.raises(NotFound):
+        await client.get(CONFIG_MAPS, "one", namespace=space)
+    invalid = pod("one", space)
+    invalid["spec"]["containers"] = []
+    with pytest.raises(Invalid):
+        await client.apply(PODS, invalid, dry_run=True)
+
+
+async def test_an_apply_in_a_missing_namespace_names_it(client: Client) -> None:
+    with pytest.raises(NotFound) as caught:
+        await client.apply(CONFIG_MAPS, config_map("one", "nowhere", a="1"))
+    assert caught.value.status.details is not None
+    assert (caught.value.status.details.kind, caught.value.status.details.name) == (
+        "namespaces",
+        "nowhere",
+    )

@@ -87,7 +87,7 @@ class UpOptions:
 
 def build_spec(
     name: str,
-    target: Project | Path,
+    target: Project | Path | None,
     image: str,
     runtime: RuntimeSettings,
     options: UpOptions,
@@ -107,7 +107,7 @@ def build_spec(
     ports and token it keeps. Raises :class:`UsageError` for an invalid option, and for a mount
     without a source on this machine.
     """
-    directory = target.directory if isinstance(target, Project) else target
+    directory = Path(name_directory(target) or "/")
     named: tuple[NamedVolume, ...] = ()
     given: tuple[Mount, ...] = ()
     if engine == KUBERNETES_ENGINE:
@@ -122,7 +122,7 @@ def build_spec(
         name=name,
         image=image,
         created=datetime.now(UTC),
-        project=str(directory),
+        project=name_directory(target),
         target=f"{target.file}:{target.target}" if isinstance(target, Project) else "",
         mounts=tuple(
             VolumeMount(mount.source, mount.target, mount.readonly)
@@ -149,6 +149,12 @@ def build_spec(
         authorized_keys=_read_keys(options),
     )
     return add_jupyter(spec, runtime.jupyter, earlier) if runtime.jupyter else spec
+
+
+def name_directory(target: Project | Path | None) -> str:
+    """Return the directory that is mounted as the project; empty for none."""
+    directory = target.directory if isinstance(target, Project) else target
+    return str(directory) if directory is not None else ""
 
 
 def _list_ports(

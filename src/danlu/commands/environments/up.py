@@ -24,7 +24,12 @@ from danlu.commands.environments.manage import (
     remove_environment,
     stop_environment,
 )
-from danlu.commands.environments.spec import UpOptions, build_spec, explain_differences
+from danlu.commands.environments.spec import (
+    UpOptions,
+    build_spec,
+    explain_differences,
+    name_directory,
+)
 from danlu.commands.environments.ssh_hosts import configure_ssh, ssh_configuration
 from danlu.commands.gpu_options import decide_gpus
 from danlu.commands.project import Project
@@ -80,7 +85,7 @@ class UpResult:
 
 
 def start_environment(
-    target: Project | Path,
+    target: Project | Path | None,
     *,
     settings: Settings,
     options: UpOptions,
@@ -90,22 +95,22 @@ def start_environment(
 ) -> UpResult:
     """Start the environment of ``target``; do nothing if it runs.
 
-    ``target`` is a project, or a directory to mount if ``image`` names a local image. ``keep``
-    chooses which settings of the build file apply. Raises :class:`~danlu.errors.DanluError` if it
+    ``target`` is a project, or if ``image`` names a local image a directory to mount, or None for
+    none (``options`` then have a name). ``keep`` changes the settings of the build file, which are
+    empty for an image. Raises :class:`~danlu.errors.DanluError` if it
     could not be built or started.
     """
     epoch = read_epoch(settings.paths.store / "epoch")
-    name = check_environment_name(options.name or default_name(target))
+    name = options.name or default_name(target or Path("environment"))
+    check_environment_name(name)
     root = settings.paths.environments
     engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
     _check_options(name, target, options, engine, settings)
-    if isinstance(target, Path):
-        directory, runtime = target, RuntimeSettings()
-        digest: str = find_named_image(image, settings).digest
-    else:
-        directory = target.directory
+    if isinstance(target, Project):
         digest, runtime = _find_or_build(target, settings, progress, options)
-        runtime = keep(runtime)
+    else:
+        digest, runtime = find_named_image(image, settings).digest, RuntimeSettings()
+    runtime = keep(runtime)
     is_here = engine != KUBERNETES_ENGINE
     gpus = options.gpus or str(runtime.gpus or "")
     if is_here:
@@ -115,7 +120,7 @@ def start_environment(
         check_driver(target, progress, required=required, config=settings.config)
     with lock_environment(root, name):
         environment = EnvironmentDirectory(root / name)
-        existing = _read_existing(environment, directory, settings.paths)
+        existing = _read_existing(environment, name_directory(target), settings.paths)
         # Again, because another process may have created the environment before we got the lock.
         engine = _choose_engine(existing, options, settings)
         wanted = build_spec(
@@ -175,7 +180,7 @@ def start_environment(
 
 
 def _check_options(
-    name: str, target: Project | Path, options: UpOptions, engine: str, settings: Settings
+    name: str, target: Project | Path | None, options: UpOptions, engine: str, settings: Settings
 ) -> None:
     """Raise :class:`UsageError` for an invalid option, before anything is built."""
     parse_gpus(options.gpus)
@@ -313,7 +318,7 @@ def _find_or_build(
 
 
 def _read_existing(
-    environment: EnvironmentDirectory, project: Path, paths: Paths
+    environment: EnvironmentDirectory, project: str, paths: Paths
 ) -> EnvironmentSpec | None:
     """Return the spec of an environment of that name, which must belong to the same project.
 
@@ -323,9 +328,9 @@ def _read_existing(
     if spec is None:
         check_new_name(environment.name, paths)
         return None
-    if spec.project != str(project):
+    if spec.project != project:
         raise UsageError(
-            f"environment {environment.name} belongs to {spec.project}",
+            f"environment {environment.name} belongs to {spec.project or 'no project'}",
             hint="choose another name with --name",
         )
     return spec

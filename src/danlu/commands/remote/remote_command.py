@@ -28,7 +28,7 @@ _PROJECT_COMMANDS = frozenset(
 _OTHER_COMMANDS = frozenset(
     (
         *("commit", "down", "image", "jobs", "login", "logout", "logs", "port", "ps", "rename"),
-        *("ssh", "stop", "top", "vscode"),
+        *("serve", "ssh", "stop", "top", "vscode"),
     )
 )
 #: Commands after which other environments may exist, or have other ports.

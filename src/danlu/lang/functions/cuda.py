@@ -15,10 +15,9 @@ from msgspec.structs import replace
 from danlu.environment.cuda_compatibility import find_version_conflicts
 from danlu.environment.cuda_releases import (
     COMPONENTS,
+    METAPACKAGE,
     CudaRelease,
-    find_cudnn,
     find_release,
-    list_cudnn_versions,
     list_nearest,
     list_releases,
     parse_version,
@@ -107,11 +106,10 @@ class CudaToolkit(Declaration, frozen=True):
         return ("g++",) if self.has_compiler else ()
 
     def python_packages(self) -> tuple[PythonPackages, ...]:
-        release = self.release
-        names = [release.requirement(component) for component in self._list_components()]
+        names = self.release.requirements(self._list_components())
         if self.cudnn:
-            names.append(self._require_cudnn(release.major))
-        return (PythonPackages(names=tuple(names), source="install.cuda", span=self.span),)
+            names = (*names, self._require_cudnn(self.release.major))
+        return (PythonPackages(names=names, source="install.cuda", span=self.span),)
 
     def _list_components(self) -> list[str]:
         needed = self._list_cudnn_needs() if self.cudnn else ()
@@ -128,7 +126,7 @@ class CudaToolkit(Declaration, frozen=True):
 
     def _require_cudnn(self, major: int) -> str:
         if self.cudnn != "*":
-            return find_cudnn(self.cudnn, major)
+            return f"nvidia-cudnn-cu{major}=={self.cudnn}.*"
         # envd's default is 8. With CUDA 12 and later, frameworks decide whether it is 8 or 9.
         return f"nvidia-cudnn-cu{major}" + ("==8.*" if major < 12 else "<10")
 
@@ -144,7 +142,9 @@ class CudaToolkit(Declaration, frozen=True):
 
     def explain_conflict(self, reason: str) -> str:
         # A framework of the same major version requires the same wheels, and those of one release.
-        wheels = rf"nvidia-cuda-(?:nvrtc|runtime){self.release.suffix}\b[^,]*?==(\d+\.\d+)"
+        wheels = rf"nvidia-(?:cuda-nvrtc|cuda-runtime){self.release.suffix}\b[^,]*?==(\d+\.\d+)"
+        if self.release.major == 12:
+            wheels = wheels.replace("cuda-runtime", "cuda-runtime|cublas")
         own = ".".join(str(number) for number in self.release.minor)
         others = sorted(set(re.findall(wheels, reason)) - {own})
         if others:
@@ -152,7 +152,7 @@ class CudaToolkit(Declaration, frozen=True):
                 f'another package is built for CUDA {others[0]}: use install.cuda(version="'
                 f'{others[0]}"), or a version of that package for CUDA {own}'
             )
-        if self.release.name != own and f"nvidia-cuda-runtime{self.release.suffix}" in reason:
+        if self.release.name != own and METAPACKAGE in reason:
             return f'use install.cuda(version="{own}"), which admits all updates of CUDA {own}'
         return ""
 
@@ -250,14 +250,14 @@ def _declare_cuda(env: EnvironmentBuilder, call: BoundCall) -> None:
     cudnn = "*" if call["cudnn"] is None else call["cudnn"]
     release = find_release(version)
     uses_image = call["provider"] == "image" or (release is None and not call["provider"])
-    if uses_image and _is_image_release(version):
+    if uses_image and _is_image_release(version, release):
         _check_image_call(env, call)
         env.declare_once("install.cuda", CudaImage(version, cudnn, flavor, span=call.span))
         return
     if call["provider"] == "image" and release is not None:
         raise CallError(
             f"install.cuda(): NVIDIA's images have no CUDA {version}, only complete versions",
-            hint=f'use version="{_find_newest_update(release.name)}"',
+            hint=f'add the number of the update, for example version="{release.first_update}"',
             argument="version",
         )
     if release is None and version in _IMAGE_RELEASES:
@@ -268,7 +268,7 @@ def _declare_cuda(env: EnvironmentBuilder, call: BoundCall) -> None:
         )
     if release is None:
         raise _make_version_error(version)
-    _check_cudnn(cudnn, release)
+    _check_cudnn(cudnn)
     if flavor == "devel" and "crt" not in release.components:
         raise CallError(
             f"install.cuda(): NVIDIA has no wheel of nvcc for CUDA {version}, only for CUDA 13",
@@ -280,9 +280,9 @@ def _declare_cuda(env: EnvironmentBuilder, call: BoundCall) -> None:
     env.declare_once("install.cuda", toolkit)
 
 
-def _is_image_release(version: str) -> bool:
-    """Return whether a version can be that of an image: complete, and one that NVIDIA released."""
-    return version in (*_IMAGE_RELEASES, *list_releases())
+def _is_image_release(version: str, release: CudaRelease | None) -> bool:
+    """Return whether a version can be that of an image: complete."""
+    return version in _IMAGE_RELEASES or (release is not None and len(release.numbers) == 3)
 
 
 #: Releases that exist as images, but not as wheels (https://hub.docker.com/r/nvidia/cuda).
@@ -302,13 +302,6 @@ def _check_image_call(env: EnvironmentBuilder, call: BoundCall) -> None:
         )
 
 
-def _find_newest_update(version: str) -> str:
-    """Return the newest release of ``12.4``."""
-    wanted = parse_version(version)
-    names = [name for name in list_releases() if parse_version(name)[: len(wanted)] == wanted]
-    return names[-1]
-
-
 def _make_version_error(version: str) -> CallError:
     known = (*_IMAGE_RELEASES, *list_releases())
     near = " or ".join(f'"{name}"' for name in list_nearest(version, known))
@@ -321,16 +314,13 @@ def _make_version_error(version: str) -> CallError:
     )
 
 
-def _check_cudnn(cudnn: str, release: CudaRelease) -> None:
-    if cudnn in ("", "*") or find_cudnn(cudnn, release.major):
-        return
-    known = list_cudnn_versions(release.major)
-    near = " or ".join(f'"{name}"' for name in list_nearest(cudnn, known))
-    raise CallError(
-        f"install.cuda(): unknown version of cuDNN for CUDA {release.major}: {cudnn}",
-        hint=f'the nearest versions are {near}; cudnn="" installs none',
-        argument="cudnn",
-    )
+def _check_cudnn(cudnn: str) -> None:
+    if cudnn not in ("", "*") and not parse_version(cudnn):
+        raise CallError(
+            f"install.cuda(): '{cudnn}' is not a version of cuDNN",
+            hint='versions are "9", "9.1" and "9.1.0", for example; cudnn="" installs none',
+            argument="cudnn",
+        )
 
 
 def _check_components(components: tuple[str, ...], release: CudaRelease) -> None:

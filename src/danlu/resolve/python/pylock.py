@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 from msgspec.structs import replace
 from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -27,6 +26,7 @@ from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv_compile import PackageFile, choose_file
 from danlu.sources.pypi.uv_project import toml_error
 from danlu.util.safe_paths import ProjectTree
+from danlu.util.toml_text import format_value
 from danlu.util.urls import strip_credentials
 
 
@@ -243,13 +243,14 @@ def export_pylock(
         minor = ".".join(lock.python.version.split(".")[:2])
         target = PlatformTarget(lock.python.version, lock.base.libc, lock.platform.split("/")[1])
         marker = f"sys_platform == 'linux' and platform_machine == '{target.machine}'"
-        lines += [f"environments = [{_quote_string(marker)}]", f'requires-python = "=={minor}.*"']
+        lines += [f"environments = {format_value([marker])}", f'requires-python = "=={minor}.*"']
     for package in sorted(lock.packages, key=lambda package: package.name):
-        lines += ["", "[[packages]]", f"name = {_quote_string(package.name)}"]
         # The version of a source tree can change, so it is left out (PEP 751, packages.version).
-        if package.version and package.file:
-            lines.append(f"version = {_quote_string(package.version)}")
-        lines.append(_format_source(_relocate_package(package, project, directory), places))
+        version = {"version": package.version} if package.version and package.file else {}
+        source = _describe_source(_relocate_package(package, project, directory), places)
+        lines += ["", "[[packages]]"]
+        entry = {"name": package.name, **version, **source}
+        lines += [f"{key} = {format_value(value)}" for key, value in entry.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -285,53 +286,39 @@ def _relocate_package(package: LockedPackage, project: Path, directory: Path) ->
     return replace(package, location=os.path.relpath(place, os.path.abspath(directory)))
 
 
-def _quote_string(value: str) -> str:
-    # A JSON string is a TOML basic string.
-    return msgspec.json.encode(value).decode()
+def _without_empty(**values: Any) -> dict[str, Any]:
+    return {key.replace("_", "-"): value for key, value in values.items() if value}
 
 
-def _format_table(**values: str | int) -> str:
-    """Format an inline table of the non-empty values."""
-    pairs = [
-        f"{key.replace('_', '-')} = {_quote_string(value) if isinstance(value, str) else value}"
-        for key, value in values.items()
-        if value
-    ]
-    return f"{{ {', '.join(pairs)} }}"
+def _describe_file(package: LockedPackage, *, name: str = "", place: str) -> dict[str, Any]:
+    """Return the table of a file (PEP 751: ``url`` or ``path``, size, hashes)."""
+    where = {"url": strip_credentials(place)} if "://" in place else {"path": place}
+    return _without_empty(
+        name=name,
+        **where,
+        size=package.size,
+        subdirectory=package.subdirectory,
+        hashes={"sha256": package.sha256},
+    )
 
 
-def _format_file(
-    package: LockedPackage, *, name: str = "", url: str = "", subdirectory: str = ""
-) -> str:
-    """Format the table of a file (PEP 751: ``url`` or ``path``, size, hashes)."""
-    if "://" in url:
-        place = _format_table(name=name, url=strip_credentials(url), size=package.size)
-    elif url:
-        place = _format_table(name=name, path=url, size=package.size)
-    else:
-        place = _format_table(path=package.location, size=package.size)
-    rest = f", subdirectory = {_quote_string(subdirectory)}" if subdirectory else ""
-    return f"{place[:-2]}{rest}, hashes = {_format_table(sha256=package.sha256)} }}"
-
-
-def _format_source(package: LockedPackage, urls: Mapping[str, str]) -> str:
+def _describe_source(package: LockedPackage, urls: Mapping[str, str]) -> dict[str, Any]:
+    """Return the key and table of PEP 751 that say where a package comes from."""
     if package.source == "git":
-        values = {
-            "url": package.location,
-            "requested_revision": package.ref,
-            "commit_id": package.commit,
-            "subdirectory": package.subdirectory,
-        }
-        return f"vcs = {_format_table(type='git', **values)}"
-    if not package.file:
-        table = _format_table(path=package.location, subdirectory=package.subdirectory)
-        return (
-            f"directory = {table[:-2]}, editable = true }}"
-            if package.editable
-            else (f"directory = {table}")
+        table = _without_empty(
+            type="git",
+            url=package.location,
+            requested_revision=package.ref,
+            commit_id=package.commit,
+            subdirectory=package.subdirectory,
         )
+        return {"vcs": table}
+    if not package.file:
+        table = _without_empty(
+            path=package.location, subdirectory=package.subdirectory, editable=package.editable
+        )
+        return {"directory": table}
     if package.source in ("url", "local"):
-        url = package.location if package.source == "url" else ""
-        return f"archive = {_format_file(package, url=url, subdirectory=package.subdirectory)}"
-    entry = _format_file(package, name=package.file, url=urls[package.sha256])
-    return f"wheels = [{entry}]" if package.source == "index" else f"sdist = {entry}"
+        return {"archive": _describe_file(package, place=package.location)}
+    file = _describe_file(package, name=package.file, place=urls[package.sha256])
+    return {"wheels": [file]} if package.source == "index" else {"sdist": file}

@@ -19,7 +19,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from .batching import QueueFull, RequestBatcher, TooSlow
 from .model import ServedModel
-from .tensors import InvalidRequest, decode_request, encode_response
+from .tensors import (
+    InferenceRequest,
+    InvalidRequest,
+    OutputTensor,
+    decode_request,
+    encode_response,
+    select_outputs,
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -93,8 +100,8 @@ class ServerMetrics:
 class ServerApp:
     """The server of one model.
 
-    ``load`` returns the model, warmed up; what it raises ends the process. ``on_stuck`` is called
-    when the predictor hangs.
+    ``load`` returns the model, warmed up; what it raises ends the process. ``on_start`` is called
+    after it, before the first request, ``on_stuck`` when the predictor hangs.
 
     Attributes:
         is_draining: Set when the server ends soon: it is not ready, and answers close connections.
@@ -105,13 +112,18 @@ class ServerApp:
         load: Callable[[], ServedModel],
         options: ServerOptions = ServerOptions(),  # noqa: B008 (immutable)
         *,
+        on_start: Callable[[], Awaitable[None]] | None = None,
         on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self._load = load
         self._options = options
+        self._on_start = on_start
         self._on_stuck = on_stuck
         self.metrics = ServerMetrics()
         self.is_draining = False
+        self.about_server = {
+            "name": "danlu", "version": "1", "extensions": ["binary_tensor_data"],
+        }  # fmt: skip
         self.model: ServedModel
         self._batcher: RequestBatcher | None = None
         self._routes = [
@@ -153,6 +165,11 @@ class ServerApp:
         )
         self.metrics.waiting.set_function(lambda: self._batcher.waiting if self._batcher else 0)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests will be answered."""
+        return not (self._batcher is None or self._batcher.is_stuck or self.is_draining)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request (ASGI)."""
         if scope["type"] == "lifespan":
@@ -177,6 +194,8 @@ class ServerApp:
         await receive()
         try:
             self.start()
+            if self._on_start is not None:
+                await self._on_start()
         except Exception as error:
             traceback.print_exc()
             await send({"type": "lifespan.startup.failed", "message": _describe_error(error)})
@@ -193,16 +212,24 @@ class ServerApp:
             response: ServerAnswer = await handler(scope, receive)
             if scope["method"] == "POST":
                 self.metrics.seconds.observe(time.monotonic() - start)
-        except HttpError as error:
-            response = _error_response(error.status, str(error), error.headers)
-        except InvalidRequest as error:
-            response = _error_response(400, str(error))
-        except QueueFull as error:
-            header = (b"retry-after", str(error.seconds).encode())
-            response = _error_response(503, str(error), (header,))
-        except TooSlow as error:
-            response = _error_response(504, str(error))
+        except Exception as error:
+            refusal = self.explain_error(error)
+            body = msgspec.json.encode({"error": str(refusal)[:_MAX_MESSAGE]})
+            response = ServerAnswer(refusal.status, body, headers=refusal.headers)
         return route, response
+
+    def explain_error(self, error: Exception) -> HttpError:
+        """Return the refusal for what a request raised; a fault of the server is logged."""
+        if isinstance(error, HttpError):
+            return error
+        if isinstance(error, InvalidRequest):
+            return HttpError(400, str(error))
+        if isinstance(error, QueueFull):
+            return HttpError(503, str(error), {"retry-after": str(error.seconds)})
+        if isinstance(error, TooSlow):
+            return HttpError(504, str(error))
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+        return HttpError(500, _describe_error(error))
 
     def _find_route(self, method: str, path: str) -> tuple[str, Any]:
         if len(path) > 1:
@@ -233,15 +260,13 @@ class ServerApp:
         return ServerAnswer(200, page.replace(b"{{ABOUT}}", data), "text/html; charset=utf-8")
 
     async def _describe_server(self, scope: Scope, receive: Receive) -> ServerAnswer:
-        return _json_response(
-            {"name": "danlu", "version": "1", "extensions": ["binary_tensor_data"]}
-        )
+        return _json_response(self.about_server)
 
     async def _answer_live(self, scope: Scope, receive: Receive) -> ServerAnswer:
         return _json_response({"live": True})
 
     async def _answer_ready(self, scope: Scope, receive: Receive) -> ServerAnswer:
-        if self._batcher is None or self._batcher.is_stuck or self.is_draining:
+        if not self.is_ready:
             raise HttpError(503, "the model is not ready")
         return _json_response({"name": self.model.name, "ready": True})
 
@@ -299,18 +324,24 @@ class ServerApp:
             traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
             raise HttpError(500, f"the predictor raised {_describe_error(error)}") from error
 
+    async def infer(
+        self, request: InferenceRequest, tensors: Mapping[str, Any]
+    ) -> list[OutputTensor]:
+        """Return the outputs that a request of the Open Inference Protocol asks for."""
+        result = await self._predict_for(self.model.convert_tensors, tensors)
+        try:
+            return select_outputs(self.model.list_outputs(result), request)
+        except TypeError as error:
+            raise HttpError(500, str(error)) from error
+
     async def _answer_infer(self, scope: Scope, receive: Receive) -> ServerAnswer:
         body = await self._read_body(scope, receive)
         text = _find_header(scope, _JSON_LENGTH)
         if text and not text.isdigit():
             raise HttpError(400, "invalid Inference-Header-Content-Length")
         request, tensors = decode_request(body, int(text) if text else None)
-        result = await self._predict_for(self.model.convert_tensors, tensors)
+        outputs = await self.infer(request, tensors)
         about = {"model_name": self.model.name, "model_version": self.model.version}
-        try:
-            outputs = self.model.list_outputs(result)
-        except TypeError as error:
-            raise HttpError(500, str(error)) from error
         data, length = encode_response(about, outputs, request)
         if length is None:
             return ServerAnswer(200, data)
@@ -421,13 +452,6 @@ def _decode_json(body: bytes) -> Any:
 
 def _json_response(value: Any) -> ServerAnswer:
     return ServerAnswer(200, msgspec.json.encode(value))
-
-
-def _error_response(
-    status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> ServerAnswer:
-    body = msgspec.json.encode({"error": message[:_MAX_MESSAGE]})
-    return ServerAnswer(status, body, JSON, headers)
 
 
 def _describe_error(error: BaseException) -> str:

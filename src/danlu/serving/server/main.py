@@ -8,6 +8,7 @@ model, it ends all with exit code 1.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ def parse_options(args: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("serve", description="Serve the model of this image.")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
     parser.add_argument("--port", type=int, default=int(port) if port.isdigit() else 8080)
+    parser.add_argument("--grpc-port", type=int, help="port for gRPC (`danlu pack --grpc`)")
     parser.add_argument("--workers", type=int, default=1, help="processes, each with the model")
     parser.add_argument("--max-batch", type=int, default=32, help="most rows of a call")
     parser.add_argument("--max-waiting", type=int, default=256, help="most requests that wait")
@@ -35,8 +37,11 @@ def parse_options(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-body", type=int, default=64, help="MiB of a request")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(args)
-    if not 0 <= options.port <= 65535:
-        parser.error("--port must be from 0 to 65535")
+    for name in ("port", "grpc_port"):
+        if not 0 <= (getattr(options, name) or 0) <= 65535:
+            parser.error(f"--{name.replace('_', '-')} must be from 0 to 65535")
+    if options.grpc_port is not None and importlib.util.find_spec("grpc") is None:
+        parser.error("--grpc-port: the image was packed without --grpc")
     for name in ("workers", "max_batch", "max_waiting", "timeout", "max_body"):
         if not getattr(options, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be more than 0")
@@ -53,23 +58,33 @@ def main(args: list[str]) -> int:
             print(f"error: the model server needs {error.name} in the image", file=sys.stderr)
             return CANNOT_LOAD
         return run_worker(options)
+    port, held = options.port, []
     try:
-        listener = open_socket(options.host, options.port)
+        listener = bind_socket(options.host, port)
+        listener.listen(BACKLOG)
+        listener.set_inheritable(True)
+        if options.grpc_port is not None:
+            port = options.grpc_port
+            # Workers listen there themselves. Only without SO_REUSEPORT is it known to be free.
+            with bind_socket(options.host, port) as free:
+                port = free.getsockname()[1]
+            held.append(bind_socket(options.host, port, is_shared=True))
+            args = [*args, "--grpc-port", str(port)]
+            print(f"listening for gRPC on {options.host}:{port}", file=sys.stderr, flush=True)
     except OSError as error:
-        print(f"error: cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)
+        print(f"error: cannot listen on {options.host}:{port}: {error}", file=sys.stderr)
         return 1
     return WorkerGroup(listener, args, options.workers).run()
 
 
-def open_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 is any free one."""
+def bind_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a socket that is bound; port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(BACKLOG)
-    listener.set_inheritable(True)
-    return listener
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
+    bound.bind((host, port))
+    return bound
 
 
 class WorkerGroup:

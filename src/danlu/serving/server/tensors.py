@@ -75,19 +75,27 @@ def decode_request(body: bytes, json_length: int | None) -> tuple[InferenceReque
         raise InvalidRequest(f"invalid request: {error}") from error
     tensors: dict[str, Any] = {}
     for item in request.inputs:
-        if item.name in tensors:
-            raise InvalidRequest(f"input {item.name!r} is there twice")
         size = item.parameters.get("binary_data_size")
         if size is None:
-            tensors[item.name] = _decode_json(item)
+            add_input(tensors, item)
             continue
         if type(size) is not int or not 0 <= size <= len(body) - end:
             raise InvalidRequest(f"input {item.name!r}: invalid binary_data_size {size!r}")
-        tensors[item.name] = _decode_binary(item, body[end : end + size])
+        add_input(tensors, item, body[end : end + size])
         end += size
     if end != len(body):
         raise InvalidRequest(f"{len(body) - end} bytes after the last tensor")
     return request, tensors
+
+
+def add_input(tensors: dict[str, Any], item: RequestInput, binary: bytes | None = None) -> None:
+    """Add the tensor of ``item``, from its data or in binary form, under its name.
+
+    Raises :class:`InvalidRequest`.
+    """
+    if item.name in tensors:
+        raise InvalidRequest(f"input {item.name!r} is there twice")
+    tensors[item.name] = _decode_json(item) if binary is None else _decode_binary(item, binary)
 
 
 def _count_elements(item: RequestInput) -> int:
@@ -157,6 +165,8 @@ def _flatten_lists(data: list[Any]) -> list[Any]:
 
 
 def _decode_text(text: Any, is_base64: bool) -> bytes:
+    if isinstance(text, bytes):  # of gRPC
+        return text
     if not isinstance(text, str):
         raise TypeError("elements of BYTES must be strings")
     return base64.b64decode(text, validate=True) if is_base64 else text.encode()
@@ -238,33 +248,41 @@ def _make_bytes(values: list[bytes | str]) -> Any:
     return array
 
 
+def select_outputs(outputs: list[OutputTensor], request: InferenceRequest) -> list[OutputTensor]:
+    """Return the outputs that the request asks for, by default all.
+
+    Raises :class:`InvalidRequest` if there is no such output.
+    """
+    if request.outputs is None:
+        return outputs
+    by_name = {output.name: output for output in outputs}
+    for item in request.outputs:
+        if item.name not in by_name:
+            raise InvalidRequest(f"the model has no output {item.name!r}")
+    return [by_name[item.name] for item in request.outputs]
+
+
 def encode_response(
     about: dict[str, Any], outputs: list[OutputTensor], request: InferenceRequest
 ) -> tuple[bytes, int | None]:
     """Return the body of a response, and the length of its JSON if binary data follow.
 
-    ``about`` has the model's name and version. Raises :class:`InvalidRequest` if the request asks
-    for an output that there is not.
+    ``about`` has the model's name and version, ``outputs`` are those that the request asks for.
     """
-    binary = {output.name: bool(request.parameters.get("binary_data_output")) for output in outputs}
-    wanted = outputs
-    if request.outputs is not None:
-        by_name = {output.name: output for output in outputs}
-        for item in request.outputs:
-            if item.name not in by_name:
-                raise InvalidRequest(f"the model has no output {item.name!r}")
-            if "binary_data" in item.parameters:
-                binary[item.name] = bool(item.parameters["binary_data"])
-        wanted = [by_name[item.name] for item in request.outputs]
+    is_binary = {
+        item.name: item.parameters["binary_data"]
+        for item in request.outputs or ()
+        if "binary_data" in item.parameters
+    }
+    default = request.parameters.get("binary_data_output")
     found, parts = [], []
-    for output in wanted:
-        array = output.array
+    for output in outputs:
         encoded: dict[str, Any] = {
-            "name": output.name, "shape": list(array.shape), "datatype": output.datatype,
+            "name": output.name, "shape": list(output.array.shape), "datatype": output.datatype,
         }  # fmt: skip
         # FP16 has no form in JSON.
-        if binary[output.name] or output.datatype == "FP16":
-            part = _encode_binary(array)
+        if is_binary.get(output.name, default) or output.datatype == "FP16":
+            part = encode_binary(output.array)
             encoded["parameters"] = {"binary_data_size": len(part)}
             parts.append(part)
         else:
@@ -277,7 +295,8 @@ def encode_response(
     return (b"".join((head, *parts)), len(head)) if parts else (head, None)
 
 
-def _encode_binary(array: Any) -> bytes:
+def encode_binary(array: Any) -> bytes:
+    """Return an output's array in the binary form."""
     if array.dtype == object:
         flat = array.reshape(-1)
         return b"".join(part for item in flat for part in (_LENGTH.pack(len(item)), item))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import uvicorn  # type: ignore[import-not-found]
 
@@ -33,6 +35,7 @@ def run_worker(options: argparse.Namespace) -> int:
         ServerOptions(
             options.max_batch, options.max_waiting, options.timeout, options.max_body << 20
         ),
+        on_start=lambda: server.start_grpc(),
         on_stuck=end_stuck_worker,
     )
     config = uvicorn.Config(
@@ -45,7 +48,7 @@ def run_worker(options: argparse.Namespace) -> int:
         backlog=BACKLOG,
     )
 
-    server = _DrainingServer(config, app)
+    server = _DrainingServer(config, app, options)
     threading.Thread(target=_follow_parent, args=(server,), daemon=True).start()
     server.run(sockets=[socket.socket(fileno=options.worker)])
     return 0 if server.started else CANNOT_LOAD
@@ -70,8 +73,6 @@ def load_model() -> ServedModel:
         version=os.environ.get("MODEL_VERSION", "1"),
     )
     model.warm_up()
-    batches = "requests are batched" if model.batches else "one request at a time"
-    print(f"model {model.name} is ready ({batches})", file=sys.stderr, flush=True)
     return model
 
 
@@ -83,10 +84,32 @@ def end_stuck_worker() -> None:
 class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
     """Ends when no connection is left, or some seconds after SIGTERM."""
 
-    def __init__(self, config: uvicorn.Config, app: ServerApp) -> None:
+    def __init__(self, config: uvicorn.Config, app: ServerApp, options: argparse.Namespace) -> None:
         super().__init__(config)
         self._app = app
+        self._options = options
         self._deadline = 0.0
+        self._grpc: Any = None
+        self._grpc_end: asyncio.Task[None] | None = None
+
+    async def start_grpc(self) -> None:
+        """Accept requests by gRPC, if its port is set, and say that the model is ready."""
+        if self._options.grpc_port is not None:
+            rpc = importlib.import_module(".rpc", __package__)
+            host = self._options.host
+            address = f"[{host}]" if ":" in host else host
+            self._grpc = await rpc.start_grpc(
+                self._app, f"{address}:{self._options.grpc_port}", self._options.max_body << 20
+            )
+        model = self._app.model
+        batches = "requests are batched" if model.batches else "one request at a time"
+        print(f"model {model.name} is ready ({batches})", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what has been accepted, then end."""
+        if self._grpc is not None:
+            await self._grpc.stop(_DRAIN_SECONDS)
+        await super().shutdown(sockets)
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         if not self.started:
@@ -101,6 +124,10 @@ class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
 
     async def on_tick(self, counter: int) -> bool:
         if self._app.is_draining:
-            is_late = time.monotonic() > self._deadline
-            self.should_exit |= is_late or not self.server_state.connections
+            if self._grpc is not None and self._grpc_end is None:
+                self._grpc_end = asyncio.create_task(self._grpc.stop(_DRAIN_SECONDS))
+            is_idle = not self.server_state.connections and (
+                self._grpc_end is None or self._grpc_end.done()
+            )
+            self.should_exit |= is_idle or time.monotonic() > self._deadline
         return bool(await super().on_tick(counter))

@@ -1,0 +1,1 @@
+"""Serve packed models on Kubernetes: the manifests, and what a cluster makes of them."""

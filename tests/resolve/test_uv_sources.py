@@ -15,7 +15,7 @@ from danlu.errors import ResolveError, UsageError
 from danlu.resolve.python.requirements import DeclaredRequirements, collect_requirements
 from danlu.resolve.python.resolver import resolve_python
 from danlu.sources.pypi.indexes import read_index_settings
-from danlu.sources.pypi.requirements import declared_paths, list_editable_paths
+from danlu.sources.pypi.requirements import declared_paths, list_absent_locks, list_editable_paths
 from danlu.sources.pypi.uv import find_uv
 from danlu.sources.pypi.uv_project import read_uv_project, remove_sources
 from tests.fakes.wheels import make_wheel, sha256_of
@@ -224,8 +224,10 @@ def test_a_change_of_any_file_that_decides_makes_the_lock_stale(workspace: UvWor
     in_place = list_editable_paths(declared, workspace.project)
     assert workspace.project / "packages/member" in in_place
     assert workspace.project / "libs/directory" not in in_place
+    assert list_absent_locks(declared, workspace.project) == ("uv.lock",)
     workspace.lock_with_uv()
     assert workspace.project / "uv.lock" in declared_paths(declared, workspace.project)
+    assert list_absent_locks(declared, workspace.project) == ()
 
 
 SOURCE = '[project]\nname = "app"\ndependencies = ["lib>=1"]\n[tool.uv.sources]\nlib = {0}\n'

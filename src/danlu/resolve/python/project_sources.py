@@ -63,7 +63,7 @@ class ProjectReader:
         for listed in read_project_requirements(project, groups=groups, extras=extras):
             yield from self._list_placed(listed, project, "")
 
-    def list_sourced(self, reference: DirectReference) -> Iterator[PlacedRequirement]:
+    def list_with_sources(self, reference: DirectReference) -> Iterator[PlacedRequirement]:
         """Yield what a package in a directory requires from a source.
 
         The rest is in the package's metadata. Raises :class:`ResolveError` if there are sources but

@@ -15,6 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from danlu.environment.package_names import normalize_name
 from danlu.errors import ResolveError
 from danlu.sources.pypi.uv_project import UvProject, read_pyproject
+from danlu.util.decoding import convert_value
 from danlu.util.suggest import did_you_mean, suggest_name
 
 
@@ -71,7 +72,7 @@ def _check_table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[
 
 def _check_list(value: object, name: str, path: Path) -> list[str]:
     try:
-        return msgspec.convert(value, list[str])
+        return convert_value(value, list[str])
     except msgspec.ValidationError as error:
         raise ResolveError(f"{path.name}: {name} is not a list of requirements") from error
 

@@ -181,7 +181,7 @@ class _RequirementCollector:
         """Add what a package in a directory of the project requires from ``[tool.uv.sources]``."""
         if reference.kind == "directory":
             with attach_span(where):
-                sourced = list(self.reader.list_sourced(reference))
+                sourced = list(self.reader.list_with_sources(reference))
             for placed in sourced:
                 self._add_with_source(placed, where)
 

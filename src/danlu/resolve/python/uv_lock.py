@@ -54,12 +54,12 @@ async def import_uv_lock(
         options += ["--group", name]
     code, messages = await _run_uv(("export", *options), directory, _own_environment(scratch))
     if code:
-        raise ResolveError(f"cannot read {_place(wanted)}", details=summarize_reason(messages))
+        raise ResolveError(f"cannot read {_lock_path(wanted)}", details=summarize_reason(messages))
     table = tomllib.loads(output.read_text(encoding="utf-8"))
     return list_packages(table, wanted.lock, target, project.project)
 
 
-def _place(wanted: UvLockRequest) -> str:
+def _lock_path(wanted: UvLockRequest) -> str:
     return os.path.relpath(wanted.lock, wanted.project.project)
 
 
@@ -104,10 +104,10 @@ async def _check_lock(
             break
         refused = ""  # uv may know another Python
     if any(sign in refused for sign in _UNCHECKED):
-        report(f"cannot check whether {_place(wanted)} is up to date; its versions are used")
+        report(f"cannot check whether {_lock_path(wanted)} is up to date; its versions are used")
         return
     raise ResolveError(
-        f"{_place(wanted)} is not up to date with {wanted.project.place}",
+        f"{_lock_path(wanted)} is not up to date with {wanted.project.place}",
         hint="run `uv lock`",
     )
 

@@ -22,7 +22,13 @@ from msgspec.structs import replace
 from danlu.environment.package_names import normalize_name
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, Span, UsageError
-from danlu.sources.pypi.uv_project import UvProject, locate, read_pyproject, read_uv_project
+from danlu.sources.pypi.uv_project import (
+    LOCK_NAME,
+    UvProject,
+    locate,
+    read_pyproject,
+    read_uv_project,
+)
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import strip_credentials
 
@@ -331,6 +337,20 @@ def declared_paths(declared: Iterable[PythonPackages], project: Path) -> tuple[P
                     paths.update(path for path, _ in list_uv_lock_directories(known))
                 paths.update(path for _, path in known.list_local_projects(groups=True))
     return tuple(sorted(paths))
+
+
+def list_absent_locks(declared: Iterable[PythonPackages], project: Path) -> tuple[str, ...]:
+    """Return where a ``uv.lock`` would decide the versions of ``declared`` packages, if it existed.
+
+    The paths are relative to ``project``.
+    """
+    places = [
+        known.workspace.directory / LOCK_NAME
+        for packages in declared
+        for known, is_declared in iter_uv_projects(packages, project)
+        if is_declared and known.lock is None
+    ]
+    return tuple(sorted({os.path.relpath(place, os.path.abspath(project)) for place in places}))
 
 
 def iter_uv_projects(packages: PythonPackages, project: Path) -> Iterator[tuple[UvProject, bool]]:

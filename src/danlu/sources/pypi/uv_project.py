@@ -19,6 +19,7 @@ import msgspec
 
 from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.errors import ResolveError, Span, UsageError
+from danlu.util.decoding import convert_value
 from danlu.util.safe_paths import ProjectTree
 
 LOCK_NAME = "uv.lock"
@@ -90,12 +91,12 @@ class UvProject:
     @property
     def name(self) -> str:
         """The normalised name of the package; empty if it has none."""
-        return normalize_name(str(self._table("project").get("name", "")))
+        return normalize_name(str(self._read_table("project").get("name", "")))
 
     @property
     def is_package(self) -> bool:
         """Whether uv installs it when something depends on it."""
-        return self._uv.get("package") is not False
+        return self.uv_table.get("package") is not False
 
     @cached_property
     def workspace(self) -> UvProject:
@@ -109,7 +110,7 @@ class UvProject:
         Those of the workspace's root apply unless the project names the package itself.
         """
         inherited = self.root.sources if self.root else {}
-        table = self._uv.get("sources", {})
+        table = self.uv_table.get("sources", {})
         found = {}
         for name, value in table.items() if isinstance(table, dict) else ():
             values = value if isinstance(value, list) else [value]
@@ -121,7 +122,7 @@ class UvProject:
     def _read_source(self, name: str, value: object) -> UvSource:
         what = f"{self.place}: the source of {name} in [tool.uv.sources]"
         try:
-            source = msgspec.convert(value, UvSource)
+            source = convert_value(value, UvSource)
         except msgspec.ValidationError as error:
             raise ResolveError(f"{what} is not supported: {error}") from error
         given = [source.git, source.url, source.path, source.index, source.workspace]
@@ -137,7 +138,7 @@ class UvProject:
     def indexes(self) -> tuple[tuple[UvIndex, UvProject], ...]:
         """The indexes of the project and of its workspace, each with the file that it is from."""
         try:
-            own = msgspec.convert(self._uv.get("index", []), tuple[UvIndex, ...])
+            own = convert_value(self.uv_table.get("index", []), tuple[UvIndex, ...])
         except msgspec.ValidationError as error:
             raise ResolveError(f"{self.place}: invalid [[tool.uv.index]]: {error}") from error
         return (*((index, self) for index in own), *(self.root.indexes if self.root else ()))
@@ -154,7 +155,7 @@ class UvProject:
         return found
 
     def _list_member_directories(self) -> list[Path]:
-        workspace = self._uv.get("workspace")
+        workspace = self.uv_table.get("workspace")
         if not isinstance(workspace, dict):
             return []
         chosen = {*self._expand_patterns(workspace.get("members", []))}
@@ -178,7 +179,7 @@ class UvProject:
     @property
     def has_workspace(self) -> bool:
         """Whether this file declares a workspace."""
-        return isinstance(self._uv.get("workspace"), dict)
+        return isinstance(self.uv_table.get("workspace"), dict)
 
     @property
     def lock(self) -> Path | None:
@@ -188,11 +189,11 @@ class UvProject:
 
     def list_dependency_names(self, *, groups: bool = False) -> frozenset[str]:
         """Return the normalised names of all dependencies and those of extras, also of groups."""
-        table = self._table("project")
+        table = self._read_table("project")
         lists = [table.get("dependencies", [])]
         tables = [table.get("optional-dependencies", {})]
         if groups:
-            tables.append(self._table("dependency-groups"))
+            tables.append(self._read_table("dependency-groups"))
         for named in tables:
             lists += named.values() if isinstance(named, dict) else ()
         texts = [text for items in lists if isinstance(items, list) for text in items]
@@ -210,14 +211,10 @@ class UvProject:
     @property
     def uv_table(self) -> Mapping[str, Any]:
         """The table ``[tool.uv]``; empty if the file has none."""
-        return self._uv
-
-    @property
-    def _uv(self) -> Mapping[str, Any]:
-        tool = self._table("tool").get("uv", {})
+        tool = self._read_table("tool").get("uv", {})
         return tool if isinstance(tool, dict) else {}
 
-    def _table(self, name: str) -> Mapping[str, Any]:
+    def _read_table(self, name: str) -> Mapping[str, Any]:
         table = self.document.get(name, {})
         return table if isinstance(table, dict) else {}
 

@@ -194,6 +194,13 @@ def test_members_and_directories_are_locked_as_directories(workspace: UvWorkspac
     assert all(package.sha256 for package in locked)
 
 
+def test_full_addresses_in_the_project_stay_as_they_are(app: UvWorkspace) -> None:
+    text = APP.replace('"index/', f'"{(app.project / "index").as_uri()}/')
+    (app.project / "pyproject.toml").write_text(text)
+    app.run_uv("lock", "--upgrade")
+    assert app.resolver.pins(app.resolver(request(app))) == ["pinned==3.0", "plain==3.0"]
+
+
 def test_two_locks_are_refused(app: UvWorkspace) -> None:
     (app.project / "pylock.toml").write_text("")
     declared = PythonPackages(requirements="pylock.toml")

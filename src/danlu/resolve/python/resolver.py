@@ -416,7 +416,11 @@ async def _from_lock_file(task: ResolveTask) -> tuple[LockedPackage, ...]:
     if any(normalize_name(source.reference.name) not in locked for source in wanted.sources):
         # The others, too: these may require them, and no index has them.
         sources = wanted.sources
-        missing = tuple(line for line in wanted.lines if line in missing or " @ " in line.text)
+        missing = tuple(
+            line
+            for line in wanted.lines
+            if line in missing or " @ " in line.text or requirement_name(line.text) in wanted.pins
+        )
         kept |= locked
     if not missing and not sources:
         return packages

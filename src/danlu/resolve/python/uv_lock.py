@@ -20,6 +20,7 @@ from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.requirements import list_uv_lock_directories
 from danlu.sources.pypi.uv import find_uv
 from danlu.sources.pypi.uv_errors import summarize_reason
+from danlu.sources.pypi.uv_project import LOCK_NAME
 from danlu.util.process import run
 from danlu.util.safe_paths import ProjectTree
 
@@ -42,7 +43,18 @@ async def import_uv_lock(
     copies = scratch / "uv-project"
     _copy_project(wanted, copies)
     directory = copies / os.path.relpath(wanted.lock.parent, project.project)
-    await _check_lock(wanted, directory, scratch, report)
+    lock = directory / LOCK_NAME
+    content = lock.read_bytes()
+    # uv writes an index with a relative path into the lock with its full address as well.
+    moved = content.replace(f"{project.project.as_uri()}/".encode(), f"{copies.as_uri()}/".encode())
+    for text in dict.fromkeys((content, moved)):
+        lock.write_bytes(text)
+        refused = await _find_difference(directory, scratch)
+        if not refused:
+            break
+    else:
+        _refuse_lock(wanted, refused, report)
+    lock.write_bytes(content)
     output = directory / "pylock.toml"
     options = ["--frozen", "--no-emit-project", "--no-default-groups", "--offline", "--no-build"]
     options += ["--format", "pylock.toml", "--output-file", str(output)]
@@ -77,18 +89,11 @@ def _copy_project(wanted: UvLockRequest, copies: Path) -> None:
                 continue  # a directory outside the project is refused when it is installed
             copy = copies / file.relative_to(project.project)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            content = tree.read_bytes(file)
-            if file == wanted.lock:  # it has the full addresses of indexes in the project
-                content = content.replace(
-                    f"{project.project.as_uri()}/".encode(), f"{copies.as_uri()}/".encode()
-                )
-            copy.write_bytes(content)
+            copy.write_bytes(tree.read_bytes(file))
 
 
-async def _check_lock(
-    wanted: UvLockRequest, directory: Path, scratch: Path, report: Callable[[str], None]
-) -> None:
-    """Raise :class:`ResolveError` unless the lock answers the project's requirements.
+async def _find_difference(directory: Path, scratch: Path) -> str:
+    """Return what uv says if the lock does not answer the project's requirements, else nothing.
 
     It may have been made with the indexes of this machine's configuration or without them.
     """
@@ -98,11 +103,16 @@ async def _check_lock(
         for environment in (_own_environment(scratch), _machine_environment()):
             code, messages = await _run_uv((*command, *python), directory, environment)
             if not code:
-                return
+                return ""
             refused = refused or messages
         if "incompatible with the project's Python requirement" not in messages:
             break
         refused = ""  # uv may know another Python
+    return refused or messages
+
+
+def _refuse_lock(wanted: UvLockRequest, refused: str, report: Callable[[str], None]) -> None:
+    """Raise :class:`ResolveError`, unless uv could not check the lock."""
     if any(sign in refused for sign in _UNCHECKED):
         report(f"cannot check whether {_lock_path(wanted)} is up to date; its versions are used")
         return

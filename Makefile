@@ -6,7 +6,8 @@ REAL :=
 CLUSTER := tests/operator/cluster
 
 .PHONY: setup demo test test-all test-quick test-real test-slow test-ordinary-user test-engines test-operator \
-	test-training test-notebook test-smoke test-examples test-install test-fresh test-mutation check bench bench-up bench-operator docs clean
+	test-training test-notebook test-smoke test-examples test-install test-fresh test-mutation check bench bench-up bench-operator bench-serving \
+	docs clean
 
 setup:            ## install the system packages (listed first) and danlu in .venv
 	@scripts/setup.sh
@@ -84,6 +85,9 @@ bench-up: setup   ## measure how long it takes to enter an environment, compared
 
 bench-operator: setup ## measure the operator on a real API server (KUBEBUILDER_ASSETS), compared with a plain client
 	$(PYTHON) -m benchmarks.operator
+
+bench-serving: setup ## measure the model server beside BentoML, MLServer, LitServe and KServe's SDK (from PyPI; wrk)
+	$(PYTHON) -m benchmarks.serving
 
 docs: setup       ## generate the reference pages and build the site (build/site); fails on broken links
 	$(PYTHON) scripts/docs.py

@@ -89,6 +89,7 @@ class DockerDaemon:
         self.socket = directory / "docker.sock"
         self.address = f"unix://{self.socket}"
         self._log = directory / "log"
+        self._containerd_pid = directory / "exec/containerd/containerd.pid"
         program = shutil.which("dockerd", path=SYSTEM_PATH) or "dockerd"
         self._command = [program, "--data-root", f"{directory}/data", "-H", self.address]
         self._command += ["--exec-root", f"{directory}/exec", "--pidfile", f"{directory}/pid"]
@@ -111,6 +112,9 @@ class DockerDaemon:
             self._process.send_signal(signal)
             self._process.wait(60)
             self._process = None
+            # containerd is killed with it. Until it is reaped, the next daemon would take it for
+            # alive and wait for it in vain.
+            self._containerd_pid.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def test_no_service_is_started_and_no_key_created(heavy: dict[str, Any]) -> None
     assert not [line for line in heavy["log"] if "Starting" in line]
 
 
+@pytest.mark.slow
 def test_a_heavy_set_is_reproducible_too(make: Make, heavy: dict[str, Any]) -> None:
     again = make("openssh-server", "dbus", "sudo", "tzdata", "fontconfig", TZ="America/Lima")
     assert again["layers"] == heavy["layers"]

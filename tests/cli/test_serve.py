@@ -13,6 +13,7 @@ from anyio.from_thread import start_blocking_portal
 
 from danlu.kube.config import ClusterConfig
 from danlu.sandbox.emulation import host_platform
+from danlu.serving import layout
 from tests.fakes.kubernetes import FakeKubelet, FakeKubernetes, PodScript
 from tests.fakes.registry import FakeRegistry
 from tests.serving.deployment_controller import run_deployments
@@ -56,14 +57,15 @@ def registry() -> Iterator[FakeRegistry]:
         yield registry
 
 
-def publish(registry: FakeRegistry, name: str) -> str:
-    """Put an image without layers in the registry; gives its name there and its digest."""
+def publish(registry: FakeRegistry, name: str, **labels: str) -> str:
+    """Put a packed image without layers in the registry; gives its digest."""
+    labels = {layout.LABEL: layout.LAYOUT_VERSION, **labels}
     repository, _, tag = name.partition(":")
     platform = host_platform()
     config = {
         "os": platform.os,
         "architecture": platform.architecture,
-        "config": {"Labels": {"version": tag}},
+        "config": {"Labels": {"version": tag, **labels}},
         "rootfs": {"type": "layers", "diff_ids": []},
     }
     data = json.dumps(config).encode()
@@ -118,6 +120,16 @@ def test_an_image_that_the_registry_lacks_is_one_message(
     result = program("serve", "digits:1", *ON)
     assert (result.code, "not found in the local store" in result.err) == (2, True)
     assert program("serve", "ls", "-q", *ON).out == ""
+
+
+def test_probes_are_those_of_the_server_of_the_image(
+    program: Cli, cluster: FakeKubernetes, registry: FakeRegistry
+) -> None:
+    publish(registry, "team/digits:1", **{layout.SERVER_LABEL: "bentoml"})
+    image = f"{registry.host}/team/digits:1"
+    deployment, _ = yaml.safe_load_all(program("serve", image, "--dry-run", *ON).out)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])

@@ -82,6 +82,7 @@ def test_killed_at_any_moment_the_digest_is_right(
     finish(start(project, own_home, "image", "check"))
 
 
+@pytest.mark.slow
 def test_concurrent_builds_share_a_store(project: Project, own_home: Path) -> None:
     project.write(*LINES)
     finish(start(project, own_home, "lock"))

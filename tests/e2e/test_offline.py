@@ -50,6 +50,7 @@ def test_a_warm_store_needs_no_network(project: Project, real_home: Path) -> Non
     assert result.strip() == "42"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a network namespace around it needs root")
 def test_locked_layers_are_rebuilt_from_the_download_caches(
     project: Project, real_home: Path

@@ -349,6 +349,49 @@ def test_podman_serves_a_model_in_the_background(
         check_background_server(linear, "--on", "podman")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["bentoml==1.4.40", "mlserver==1.7.1", "litserve==0.2.19"])
+def test_other_servers_call_the_packed_predictor(linear: Project, server: str) -> None:
+    name = server.partition("==")[0]
+    refused = linear("pack", "model", "-t", "other:1", "--predictor", "predict.py:Linear",
+        "--server", name, check=False)  # fmt: skip
+    assert f"the environment has no package {name}" in refused.stderr
+    linear.write(
+        'install.python(version="3.11")',
+        f'install.python_packages(name=["numpy", "six", "{server}"])',
+    )
+    pack(linear, "-t", "other:1", "--predictor", "predict.py:Linear", "--server", name)
+    assert "proved equal" in linear("verify", "other:1").stderr
+    url = linear("serve", "other:1", "-d", "-p", "0").stdout.strip()
+    path = "/invocations"
+    good: Any = [[1, 1]]
+    bad: Any = "x"
+    if name == "mlserver":
+        path = "/v2/models/other/infer"
+        good, bad = (
+            {"inputs": [{"name": at, "datatype": "FP64", "shape": [1, 2], "data": [1, 1]}]}
+            for at in ("rows", "others")
+        )
+    address = url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+
+        def ask(value: Any) -> tuple[int, Any]:
+            headers = {"content-type": "application/json"}
+            connection.request("POST", path, json.dumps(value), headers)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+        status, answer = ask(good)
+        assert status == 200, answer
+        if name == "mlserver":
+            answer = {item["name"]: item["data"] for item in answer["outputs"]}
+            assert answer == {"y": [50.0], "count": [1]}
+        else:
+            assert answer == {"y": [50.0], "count": 1}
+        assert ask(bad)[0] == 400
+    linear("serve", "rm", "other")
+
+
 def check_background_server(project: Project, *on: str) -> None:
     """Serve ``linear:1``, the same again, with other options, under another name; remove it."""
     started = project("serve", "linear:1", "-d", "-p", "0", *on)

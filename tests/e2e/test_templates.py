@@ -84,7 +84,7 @@ PROGRAMS = {
 
 
 #: The others take long.
-FAST = ("pixi", "serving")
+FAST = ("serving",)
 
 CASES = [
     pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in sorted(PROGRAMS)

@@ -229,6 +229,11 @@ def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, box_hom
     data = os.urandom(8 << 20)
     result = subprocess.run([*command, "cat"], input=data, capture_output=True, env=environ)
     assert (result.returncode, result.stdout == data) == (0, True)
+    both = [*command, "tee", "/dev/stderr"]
+    result = subprocess.run(both, input=data, capture_output=True, env=environ)
+    assert (result.stdout == data, result.stderr == data) == (True, True)
+    script = "exec >&- 2>&-; sleep 0.2; exit 3"
+    assert subprocess.run([*command, "sh", "-c", script], env=environ).returncode == 3
     script = "echo out; echo err >&2; exit 7"
     result = subprocess.run([*command, "sh", "-c", script], capture_output=True, env=environ)
     assert (result.returncode, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
@@ -277,6 +282,35 @@ def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, box_ho
     os.write(terminal, b"\x03")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     os.close(terminal)
+
+
+@pytest.mark.parametrize("engine_setup", ["embedded", DOCKER, PODMAN], indirect=True)
+def test_every_key_arrives_at_once(danlu: Danlu, project: Path, box_home: Path) -> None:
+    start(danlu, project)
+    program = str(Path(sys.executable).with_name("danlu"))
+    words = [program, "exec", "-n", "digits", "--", "sh", "-c", "echo ready; cat -v"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(program, words, {**os.environ, "DANLU_HOME": str(box_home)})
+    read_until(terminal, b"ready")
+    # The first of the keys with which Docker and Podman detach from a program.
+    os.write(terminal, b"\x10")
+    read_until(terminal, b"^P")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    os.close(terminal)
+
+
+def test_a_program_that_nobody_reads_ends(danlu: Danlu, project: Path, box_home: Path) -> None:
+    start(danlu, project)
+    command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--", "yes"]
+    environ = {**os.environ, "DANLU_HOME": str(box_home)}
+    client = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"y\n"
+    client.stdout.close()
+    assert client.wait(60)
+    wait_for(lambda: "yes" not in list_commands(danlu, project))
 
 
 # A program on another machine outlives the client, as with ssh itself.

@@ -68,6 +68,7 @@ async def test_jobs_are_created_followed_and_deleted(
         assert await site.names(jobs(kind)) == []
 
 
+@pytest.mark.slow
 async def test_the_end_to_end_tests_of_kubeflows_operator_pass(
     site: OperatorNamespace, sdk: Path, config: Path
 ) -> None:

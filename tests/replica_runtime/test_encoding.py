@@ -171,7 +171,9 @@ def test_unsupported_value_is_named_by_path_and_type(value: Any, message: str, h
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
-def test_too_deep_cyclic_and_too_many_values_are_rejected() -> None:
+def test_too_deep_cyclic_and_too_many_values_are_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
@@ -180,6 +182,7 @@ def test_too_deep_cyclic_and_too_many_values_are_rejected() -> None:
     for value in (deep, inner):
         with pytest.raises(NotPlain, match="contains itself, or is nested too deeply"):
             encode(value)
+    monkeypatch.setattr(encoding, "MAX_NODES", 10_000)
     doubled: Any = []
     for _ in range(50):
         doubled = [doubled, doubled]

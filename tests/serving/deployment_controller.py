@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -21,24 +21,29 @@ _SPACE = "default"
 
 
 @asynccontextmanager
-async def run_deployments(access: ClusterConfig) -> AsyncIterator[None]:
-    """Reconcile the Deployments of the namespace ``default``."""
+async def run_deployments(
+    access: ClusterConfig, *, can_serve: Callable[[], bool] = lambda: True
+) -> AsyncIterator[None]:
+    """Reconcile the Deployments of the namespace ``default``.
+
+    Running pods count as available while ``can_serve``: a kubelet's probes are not simulated.
+    """
     async with Client(access, manager="deployments") as client, anyio.create_task_group() as group:
-        group.start_soon(_run, client)
+        group.start_soon(_run, client, can_serve)
         yield
         group.cancel_scope.cancel()
 
 
-async def _run(client: Client) -> None:
+async def _run(client: Client, can_serve: Callable[[], bool]) -> None:
     while True:
         deployments = (await client.list(DEPLOYMENTS, ListOptions(_SPACE))).items
         with suppress(ApiError):
             for deployment in deployments:
-                await _reconcile(client, deployment)
+                await _reconcile(client, deployment, can_serve=can_serve())
         await anyio.sleep(0.02)
 
 
-async def _reconcile(client: Client, deployment: dict[str, Any]) -> None:
+async def _reconcile(client: Client, deployment: dict[str, Any], *, can_serve: bool) -> None:
     metadata, spec = deployment["metadata"], deployment["spec"]
     template, wanted = spec["template"], spec.get("replicas", 1)
     digest = hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()[:8]
@@ -56,7 +61,7 @@ async def _reconcile(client: Client, deployment: dict[str, Any]) -> None:
         if not any(pod["metadata"]["name"] == name for pod in latest):
             document = {"metadata": {**template["metadata"], "name": name, "namespace": _SPACE}}
             await client.create(PODS, PODS.to_manifest({**document, "spec": template["spec"]}))
-    if len(list(filter(_is_ready, latest))) >= wanted:
+    if can_serve and len(list(filter(_is_ready, latest))) >= wanted:
         for pod in [*earlier, *latest[wanted:]]:
             with suppress(NotFound):
                 await client.delete(PODS, pod["metadata"]["name"], namespace=_SPACE)
@@ -64,7 +69,7 @@ async def _reconcile(client: Client, deployment: dict[str, Any]) -> None:
         "observedGeneration": metadata.get("generation", 0),
         "replicas": len(pods),
         "updatedReplicas": len(latest),
-        "availableReplicas": sum(map(_is_ready, pods)),
+        "availableReplicas": sum(map(_is_ready, pods)) if can_serve else 0,
     }
     if {**deployment.get("status", {}), **status} != deployment.get("status"):
         await client.patch(

@@ -109,11 +109,13 @@ class ServerDirectory:
         (self.place / "golden.json").write_text(json.dumps(golden))
 
     @contextlib.contextmanager
-    def start(self, *options: str, workers: int = 1, grpc: bool = False) -> Iterator[RunningServer]:
+    def start(
+        self, *options: str, name: str = "m", workers: int = 1, grpc: bool = False
+    ) -> Iterator[RunningServer]:
         """Run the server until the end of the block, when it must not have ended by itself."""
         command = [sys.executable, "serve", "--host", "127.0.0.1", "--port", "0"]
         command += ["--workers", str(workers), *(("--grpc-port", "0") if grpc else ()), *options]
-        environment = {"PATH": "/usr/bin:/bin", "MODEL_NAME": "m", "MODEL_VERSION": "1"}
+        environment = {"PATH": "/usr/bin:/bin", "MODEL_NAME": name, "MODEL_VERSION": "1"}
         process = subprocess.Popen(
             command, cwd=self.place, env=environment, stderr=subprocess.PIPE, text=True
         )

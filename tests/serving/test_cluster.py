@@ -62,6 +62,7 @@ class Site:
     client: Client
     serving: ClusterServing
     script: Callable[[SimulatedPod], PodScript] = lambda pod: PodScript()
+    can_serve: bool = True
 
 
 @pytest.fixture
@@ -73,10 +74,10 @@ async def site() -> AsyncIterator[Site]:
             kubelet = FakeKubelet(
                 access,
                 behaviour=lambda pod: site.script(pod),
-                back_off=0.05,
+                back_off=60,
                 logs=fake.cluster.logs,
             )
-            async with kubelet, run_deployments(access):
+            async with kubelet, run_deployments(access, can_serve=lambda: site.can_serve):
                 yield site
 
 
@@ -216,6 +217,7 @@ async def test_the_reason_of_a_pod_that_does_not_start_is_the_error(site: Site) 
 
 
 async def test_a_server_that_ends_shows_its_last_lines(site: Site) -> None:
+    site.can_serve = False
     site.script = lambda pod: PodScript(run=0, exit_code=1, log="\x1b[31mno model\x1b[0m\n")
     await site.serving.apply(model())
     with pytest.raises(StepFailed, match="CrashLoopBackOff") as caught:

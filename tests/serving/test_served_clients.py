@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.servers import (
-    MODULES,
-    RunningServer,
-    ServerDirectory,
-    install_packages,
-)
+from tests.serving.servers import RunningServer, ServerDirectory, install_packages
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 CLIENTS = Path(__file__).with_name("clients")
@@ -38,13 +33,11 @@ EXAMPLE = {"x": [[1.0, 2.0], [3.0, 4.0]], "texts": ["one", "two"]}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def served(
+    server_packages: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
     """The server with gRPC and a model of all kinds of tensors."""
-    place = tmp_path_factory.mktemp("server")
-    requirements = (MODULES / "requirements.txt", MODULES / "requirements-grpc.txt")
-    directory = ServerDirectory(
-        install_packages(place / "packages", requirements=requirements), place / "predictor"
-    )
+    directory = ServerDirectory(server_packages, tmp_path_factory.mktemp("served") / "predictor")
     directory.write(MODEL, EXAMPLE)
     with directory.start(grpc=True) as server:
         yield server

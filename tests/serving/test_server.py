@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import anyio
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danlu.serving import runner
@@ -176,6 +176,7 @@ def test_an_input_as_it_is(double: ServerApp) -> None:
         (INFER, {"inputs": [tensor("x", "FP32", [1, 2], ["a", "b"])]}, 400, "another type"),
         (INFER, {"inputs": [tensor("x", "FP32", [1, 2], [1, 2])], "outputs": [{"name": "q"}]},
          400, "no output 'q'"),
+        (INFER, {"inputs": [tensor("x", "FP32", [0, 1 << 40, 1 << 40], [])]}, 400, "invalid shape"),
         (INFER, b"[" * 100_000, 400, "invalid request"),
         ("/v1/models/m:predict", {"instance": 1}, 400, "instances"),
         ("/invocations", b"nan", 400, "invalid JSON"),
@@ -195,6 +196,11 @@ def test_large_bodies_are_refused() -> None:
     app = load(Double(), [[1.0, 2.0]], ServerOptions(max_body=10))
     assert post(app, INFER, b" " * 11).status == 413
     assert post(app, INFER, b"", content_length="11").status == 413
+
+
+def test_compressed_bodies_are_refused(double: ServerApp) -> None:
+    answer = post(double, "/invocations", b"\x1f\x8b", content_encoding="gzip")
+    assert (answer.status, "'gzip' is not supported" in answer.json["error"]) == (415, True)
 
 
 def test_only_a_predictor_whose_rows_are_independent_is_batched(double: ServerApp) -> None:
@@ -330,3 +336,45 @@ def test_any_binary_tensor_is_decoded_or_refused(
     except InvalidRequest:
         return
     assert list(tensors["x"].shape) == shape
+
+
+KEYS = st.sampled_from(
+    ["x", "text", "count", "table", "inputs", "instances", "dataframe_split", "columns", "data",
+     "dataframe_records", "name", "shape", "datatype", "outputs", "parameters", "id", "$array",
+     "$bytes", "$float", "dtype", "content_type", "binary_data_size"]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | KEYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+TENSORS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(["x", "text", "count", "table"]),
+            "shape": st.lists(st.integers(-2, 5) | st.just(1 << 40), max_size=40),
+            "datatype": st.sampled_from([*DTYPES, "BYTES"]),
+            "data": VALUES,
+        },
+        optional={"parameters": st.dictionaries(KEYS, VALUES | st.just("base64"), max_size=2)},
+    ),
+    max_size=4,
+)
+
+
+@pytest.fixture(scope="module")
+def two() -> list[ServerApp]:
+    return [load(Double(), [[1.0, 2.0], [3.0, 4.0]]), load(Mixed(), {"text": "a"})]
+
+
+@settings(deadline=None)
+@given(
+    value=VALUES | st.builds(lambda inputs: {"inputs": inputs}, TENSORS),
+    path=st.sampled_from([INFER, "/invocations", "/v1/models/m:predict"]),
+    number=st.integers(0, 1),
+)
+def test_any_json_is_answered_or_refused(
+    two: list[ServerApp], value: Any, path: str, number: int
+) -> None:
+    answer = post(two[number], path, json.dumps(value).encode())
+    assert answer.status in (200, 400), answer

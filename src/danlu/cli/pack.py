@@ -23,6 +23,7 @@ from danlu.commands.job_models import find_job_model
 from danlu.commands.pack import PackOptions, PackResult, pack_model
 from danlu.commands.project import Project
 from danlu.serving.golden import DEFAULT_TOLERANCE
+from danlu.serving.model_servers import DANLU
 from danlu.util.human import format_size, pluralize
 from danlu.util.sanitize import escape_unprintable
 
@@ -64,6 +65,13 @@ _MAX_NAMED = 12
     show_default=True,
     help="Difference of numbers to accept, absolute and relative.",
 )
+@click.option(
+    "--server",
+    default=DANLU.name,
+    show_default=True,
+    metavar="NAME|COMMAND",
+    help="Model server: bentoml, mlserver, litserve, kserve, triton, vllm, or a command line.",
+)
 @click.option("--no-server", is_flag=True, help="Leave out the model server (`danlu serve`).")
 @click.option("--grpc", is_flag=True, help="Let the model server answer gRPC, too (20 MB more).")
 @frozen_option
@@ -82,6 +90,7 @@ def command(
     keep: tuple[str, ...],
     drop: tuple[str, ...],
     tolerance: float,
+    server: str,
     no_server: bool,
     grpc: bool,
     frozen: bool,
@@ -118,7 +127,7 @@ def command(
         keep=keep,
         drop=drop,
         tolerance=tolerance,
-        server=not no_server,
+        server="" if no_server else server,
         grpc=grpc,
         frozen=frozen,
         offline=offline,

@@ -16,9 +16,11 @@ from danlu.commands.doctor_probes import list_probes, run_probes
 from danlu.commands.remote.contexts import Context, apply_context
 from danlu.commands.settings import Settings, load_settings
 from danlu.engine.gpu.provider import describe_gpu_access
+from danlu.engine.gpu.usage import GpuMeter
 from danlu.environment.cuda_releases import find_supported_cuda
 from danlu.errors import DanluError, UsageError
 from danlu.sandbox import doctor
+from danlu.sandbox.amd_driver import find_sys_root, list_amd_gpus
 from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
 from danlu.store import Store
 from danlu.util.config import Configuration, load_configuration
@@ -126,6 +128,12 @@ def _check_driver(paths: Paths) -> Iterator[DoctorCheck]:
     name = "NVIDIA driver"
     config = load_configuration(paths.config_file)
     driver = read_driver(find_proc_root(Path(config.gpu_driver_root)))
+    amd = list_amd_gpus(find_sys_root(Path(config.gpu_driver_root)))
+    if driver is None and amd:
+        models = ", ".join(f"{gpu.index}: {gpu.model}" for gpu in amd)
+        yield DoctorCheck("AMD GPUs", True, models)
+        yield _check_gpus(config)
+        return
     if driver is None:
         yield DoctorCheck(name, True, "none: environments run on the CPU")
         return
@@ -138,6 +146,14 @@ def _check_driver(paths: Paths) -> Iterator[DoctorCheck]:
         yield DoctorCheck("CUDA of danlu.lock", False, conflict.message, conflict.hint)
     if driver.devices:
         yield _check_gpus(config)
+    if GpuMeter().has_persistence() is False:
+        yield DoctorCheck(
+            "GPU persistence mode",
+            False,
+            "off: the first program on an idle GPU waits for the driver",
+            "sudo nvidia-smi -pm 1, or enable the service nvidia-persistenced",
+            optional=True,
+        )
 
 
 def _check_gpus(config: Configuration) -> DoctorCheck:

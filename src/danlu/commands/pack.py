@@ -38,6 +38,12 @@ from danlu.sandbox.types import Mount
 from danlu.serving import layout, runner
 from danlu.serving.golden import DEFAULT_TOLERANCE, OutputComparison, compare_outputs
 from danlu.serving.model_directory import ModelDirectory, read_model_directory
+from danlu.serving.model_servers import (
+    COMMAND,
+    DANLU,
+    choose_server,
+    list_server_packages,
+)
 from danlu.serving.predictors.registry import choose_predictor
 from danlu.serving.reduction import ReducedEnvironment, reduce_environment
 from danlu.serving.report import (
@@ -47,7 +53,7 @@ from danlu.serving.report import (
     PackOrigin,
     RunReport,
 )
-from danlu.serving.server_files import write_server
+from danlu.serving.server_files import write_adapter, write_server
 from danlu.sources.build_context import digest_path
 from danlu.sources.file_digests import FileDigests
 from danlu.sources.pypi.platform_target import PlatformTarget
@@ -73,8 +79,9 @@ class PackOptions(msgspec.Struct, frozen=True):
     """The options of ``danlu pack``.
 
     ``predictor`` is ``FILE:CLASS``, the name of a ready-made one, or empty to choose by the model's
-    files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch; ``grpc`` adds it to the server.
-    Paths are absolute.
+    files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch. ``server`` is the name of a
+    model server or a command line, or empty for none; ``grpc`` adds it to danlu's. Paths are
+    absolute.
     """
 
     model: Path
@@ -86,7 +93,7 @@ class PackOptions(msgspec.Struct, frozen=True):
     keep: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     tolerance: float = DEFAULT_TOLERANCE
-    server: bool = True
+    server: str = DANLU.name
     grpc: bool = False
     frozen: bool = False
     offline: bool = False
@@ -136,6 +143,9 @@ def pack_model(
     model = read_model_directory(options.model)
     predictor = _collect_predictor(options, model, project)
     examples = tuple(map(_check_example, options.examples))
+    chosen = choose_server(options.server) if options.server else None
+    if options.grpc and chosen is not DANLU:
+        raise UsageError("--grpc is for danlu's own model server")
     project = replace(project, portable=True)
     userns.enter(settings.paths)
     environment = project.environment(offline=options.offline)
@@ -166,15 +176,22 @@ def pack_model(
             raise explain_failure(report.error, where="the training environment")
         _require_repeatable(compare_outputs(report.outputs, report.again))
         plan = _PackPlan(build, make_lock_request(build, environment), lock, options)
-        reduction = _plan_reduction(plan, store, training, report)
+        needed: tuple[str, ...] = ()
+        if chosen is not None:
+            locked = [package.name for package in lock.packages]
+            needed = list_server_packages(chosen, locked, report.distributions.requires)
+        reduction = _plan_reduction(plan, store, training, report, needed)
         origin = _describe_origin(plan, training, reduction)
         _write_recording(work / "record", report, origin, options.tolerance)
         notes = list(predictor.notes)
         server: list[tuple[str, str]] = []
-        if options.server and "numpy" in report.distributions.used:
+        if chosen is DANLU and "numpy" in report.distributions.used:
             server = _write_server(plan, work, interpreter)
-        elif options.server:
+        elif chosen is DANLU:
             notes.append("note: without the model server, which needs NumPy (--keep numpy)")
+        elif chosen is not None:
+            command = options.server if chosen is COMMAND else ""
+            server = write_adapter(work, chosen, interpreter, command)
         image = _build_image(plan, store, work, model, reduction, interpreter, server)
         _report_progress(
             progress, "checking the packed image in a fresh container, without a network"
@@ -353,7 +370,11 @@ def _record_examples(
 
 
 def _plan_reduction(
-    plan: _PackPlan, store: Store, training: StoredImage, report: RunReport
+    plan: _PackPlan,
+    store: Store,
+    training: StoredImage,
+    report: RunReport,
+    needed: Sequence[str],
 ) -> ReducedEnvironment:
     status = read_file(store, training, "/var/lib/dpkg/status", _MAX_STATUS_BYTES) or b""
     return reduce_environment(
@@ -363,7 +384,7 @@ def _plan_reduction(
         dpkg_status=status.decode(errors="replace"),
         uses_steps=bool(plan.lock_request.environment.steps)
         and _uses_steps(plan, store, training, report),
-        keep=plan.options.keep,
+        keep=(*plan.options.keep, *needed),
         drop=plan.options.drop,
     )
 
@@ -464,7 +485,11 @@ def _build_image(
         entrypoint=(),
         command=(interpreter, layout.PROGRAM),
         environment=(*graph.config.environment, *_name_model(plan.options.tag)),
-        labels=(*graph.config.labels, (layout.LABEL, layout.LAYOUT_VERSION)),
+        labels=(
+            *graph.config.labels,
+            (layout.LABEL, layout.LAYOUT_VERSION),
+            *(((layout.SERVER_LABEL, choose_server(plan.options.server).name),) if server else ()),
+        ),
     )
     inherited = msgspec.structs.replace(solved.inherited, entrypoint=(), command=())
     data = embedded.make_image_config(replace(graph, config=config), layers, inherited)

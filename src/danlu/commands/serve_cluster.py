@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 import msgspec
@@ -23,6 +24,7 @@ from danlu.kube.kubeconfig import load_cluster_config
 from danlu.kube.types import Manifest
 from danlu.oci.reference import DEFAULT_REGISTRY, Reference
 from danlu.sandbox.emulation import host_platform
+from danlu.serving import layout
 from danlu.serving.cluster.client import ClusterServing
 from danlu.serving.cluster.manifests import (
     PORT,
@@ -35,7 +37,8 @@ from danlu.serving.cluster.manifests import (
     render_kserve,
 )
 from danlu.serving.cluster.views import ServedModelView
-from danlu.sources.image import resolve_reference
+from danlu.serving.model_servers import ModelServer, find_server
+from danlu.sources.image import ResolvedImage, resolve_image
 from danlu.store import Store
 from danlu.training.manifest import dump_yaml
 from danlu.util.fork import run_in_child
@@ -62,7 +65,9 @@ def deploy_model(
     """
     serving = open_cluster(settings)
     model = _plan_deployment(image, options, serving.namespace, settings)
-    reference = _publish_image(image, settings, progress)
+    found = _find_image(image, settings)
+    reference = _publish_image(image, found, settings, progress)
+    model = _use_server(model, found.server)
     model = msgspec.structs.replace(model, image=reference)
     report = _message_reporter(progress)
 
@@ -80,7 +85,9 @@ def render_manifests(image: str, options: ServeOptions, form: str, *, settings: 
     An image that the registry does not have is named by its tag.
     """
     model = _plan_deployment(image, options, _find_namespace(settings), settings)
-    reference = _find_published(image, settings)
+    found = _find_image(image, settings)
+    reference = _name_reference(image, found, settings)
+    model = _use_server(model, found.server)
     model = msgspec.structs.replace(model, image=reference)
     documents = render_kserve(model) if options.kserve else render_deployment(model)
     return format_manifests(documents, form)
@@ -125,7 +132,7 @@ def _plan_deployment(
     if options.kserve and options.grpc_port is not None:
         raise UsageError("--grpc-port cannot be used with --kserve, whose services have one port")
     cpu = options.cpus
-    if cpu is None and not replicas.is_fixed:
+    if cpu is None and not replicas.is_constant:
         # An autoscaler compares the use of the CPU with what is requested.
         cpu = float(options.workers)
     return ModelDeployment(
@@ -146,6 +153,11 @@ def _plan_deployment(
     )
 
 
+def _use_server(model: ModelDeployment, server: ModelServer) -> ModelDeployment:
+    """Return the model with the probes of its server."""
+    return msgspec.structs.replace(model, live_path=server.live_path, ready_path=server.ready_path)
+
+
 def _parse_memory(text: str) -> int | None:
     try:
         return parse_size(text) if text else None
@@ -156,35 +168,43 @@ def _parse_memory(text: str) -> int | None:
 # -- the image ------------------------------------------------------------------------------------
 
 
-def _publish_image(image: str, settings: Settings, progress: Progress) -> str:
+class _FoundImage(msgspec.Struct, frozen=True):
+    """An image: its digest if it is in the store, its reference by digest in a registry if not."""
+
+    server: ModelServer
+    digest: str = ""
+    reference: str = ""
+
+
+def _publish_image(image: str, found: _FoundImage, settings: Settings, progress: Progress) -> str:
     """Return the reference by digest that nodes pull; push an image of the local store first."""
-    digest = _find_local_image(image, settings)
-    if not digest:
-        return _resolve_image(image, settings)
-    return push_cluster_image(digest, _choose_repository(image, settings), settings, progress)
+    if not found.digest:
+        return found.reference
+    return push_cluster_image(found.digest, _choose_repository(image, settings), settings, progress)
 
 
-def _find_published(image: str, settings: Settings) -> str:
-    """Return the reference of an image by digest, or by tag if the registry does not have it."""
-    digest = _find_local_image(image, settings)
-    if not digest:
-        return _resolve_image(image, settings)
-    return f"{_choose_repository(image, settings)}:{digest.rpartition(':')[2][:12]}"
+def _name_reference(image: str, found: _FoundImage, settings: Settings) -> str:
+    """Return the reference of an image by digest, or by tag if it may not have been pushed."""
+    if not found.digest:
+        return found.reference
+    return f"{_choose_repository(image, settings)}:{found.digest.rpartition(':')[2][:12]}"
 
 
-def _find_local_image(image: str, settings: Settings) -> str:
-    """Return the digest of an image of the store that has a server; empty if it is not there."""
+def _find_image(image: str, settings: Settings) -> _FoundImage:
+    """Return an image of the store, else of a registry.
 
-    def find() -> str:
+    Raises :class:`UsageError` unless it is a packed model with a server.
+    """
+
+    def find() -> _FoundImage | None:
         with Store.open(settings.paths.store) as store:
             try:
                 digest = find_image(store, image).digest
             except UsageError:
-                return ""
-        require_server(image, settings)
-        return digest
+                return None
+        return _FoundImage(require_server(image, settings), digest)
 
-    return run_in_child(find)
+    return run_in_child(find) or _resolve_image(image, settings)
 
 
 def _choose_repository(image: str, settings: Settings) -> str:
@@ -203,25 +223,29 @@ def _choose_repository(image: str, settings: Settings) -> str:
         raise
 
 
-def _resolve_image(image: str, settings: Settings) -> str:
-    """Return the reference of an image in a registry by its digest."""
+def _resolve_image(image: str, settings: Settings) -> _FoundImage:
+    """Return an image of a registry."""
     reference = Reference.parse(image)
     if reference.registry == DEFAULT_REGISTRY and "/" not in reference.familiar_name:
         raise UsageError(
             f"image {image!r} not found in the local store",
             hint="`danlu pack` makes images to serve, `danlu image ls` lists those here",
         )
-    platform = host_platform()
 
-    def resolve() -> str:
-        async def ask() -> str:
-            return await resolve_reference(image, platform, config=settings.config)
-
-        return str(anyio.run(ask))
+    def resolve() -> ResolvedImage:
+        platform = host_platform()
+        return anyio.run(partial(resolve_image, image, platform, config=settings.config))
 
     try:
-        digest = run_in_child(resolve)
+        resolved = run_in_child(resolve)
     except OutsideError as error:
         error.message = f"cannot serve {escape_unprintable(image)}: {error.message}"
         raise
-    return f"{reference.registry}/{reference.repository}@{digest}"
+    if layout.LABEL not in resolved.labels:
+        raise UsageError(
+            f"{image} is not a packed model", hint="`danlu pack` makes images to serve"
+        )
+    return _FoundImage(
+        find_server(resolved.labels.get(layout.SERVER_LABEL, "")),
+        reference=f"{reference.registry}/{reference.repository}@{resolved.digest}",
+    )

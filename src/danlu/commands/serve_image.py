@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING
 from danlu.commands.image.manage import find_image
 from danlu.commands.packed_runs import read_file
 from danlu.errors import UsageError
+from danlu.graph.image_config import parse_image_config
 from danlu.sandbox import userns
 from danlu.serving import layout
+from danlu.serving.model_servers import ModelServer
+from danlu.serving.model_servers import find_server as find_model_server
 from danlu.store import Store
 
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
+    from danlu.store import StoredImage
 
 
-def require_server(name: str, settings: Settings) -> None:
-    """Raise :class:`UsageError` unless an image of the store is a packed model with a server.
+def read_server_label(image: StoredImage) -> ModelServer:
+    """Return the model server of a packed image."""
+    labels = dict(parse_image_config(image.config).labels)
+    return find_model_server(labels.get(layout.SERVER_LABEL, ""))
+
+
+def require_server(name: str, settings: Settings) -> ModelServer:
+    """Return the model server of an image of the store.
+
+    Raises :class:`UsageError` unless the image is a packed model that has one.
 
     Enters a user namespace, which a process cannot leave.
     """
@@ -32,3 +44,4 @@ def require_server(name: str, settings: Settings) -> None:
                 f"{name} has no model server",
                 hint="pack it again without --no-server; the server needs NumPy (--keep numpy)",
             )
+        return read_server_label(image)

@@ -25,7 +25,7 @@ from danlu.commands.environments.spec import UpOptions
 from danlu.commands.environments.up import start_environment
 from danlu.commands.image.manage import find_image
 from danlu.commands.remote.contexts import Context
-from danlu.commands.serve_image import require_server
+from danlu.commands.serve_image import read_server_label, require_server
 from danlu.commands.serve_options import ServeOptions
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
@@ -40,7 +40,8 @@ from danlu.oci.reference import Reference
 from danlu.serving import layout
 from danlu.serving.cluster.manifests import check_name, choose_name
 from danlu.serving.cluster.views import ServedModelView
-from danlu.store import Store
+from danlu.serving.model_servers import DANLU, ModelServer
+from danlu.store import Store, StoredImage
 from danlu.util.fork import run_in_child
 from danlu.util.rotating_log import LogFollower
 from danlu.util.sanitize import strip_control_sequences
@@ -48,7 +49,6 @@ from danlu.util.sanitize import strip_control_sequences
 #: Keeps the names of served models apart from those of projects' environments.
 _PREFIX = "serve-"
 _SERVICE = "serve"
-_READY_PATH = "/v2/health/ready"
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 2.0
 _LOG_TAIL = 20
@@ -212,16 +212,16 @@ def follow_server_log(
 
 
 def _is_server(spec: EnvironmentSpec) -> bool:
-    return spec.name.startswith(_PREFIX) and any(
-        service.args[:1] == (layout.SERVE,) for service in spec.services
-    )
+    has_server = any(service.args[:1] == (layout.SERVE,) for service in spec.services)
+    return spec.name.startswith(_PREFIX) and has_server and not spec.project and bool(spec.ports)
 
 
 def _build_view(view: EnvironmentView, settings: Settings) -> ServedModelView:
     spec, state = view.spec, view.state
     (port, *_) = spec.ports
     is_running = state.phase == "Running"
-    ready = is_running and _answers(port)
+    image = _find_image(spec.image, settings)
+    ready = is_running and _answers(port, read_server_label(image) if image else DANLU)
     reason = state.reason
     for service in state.services:
         if not ready and (service.restarts or not service.running):
@@ -232,7 +232,7 @@ def _build_view(view: EnvironmentView, settings: Settings) -> ServedModelView:
         name=spec.name.removeprefix(_PREFIX),
         namespace="",
         kind=find_context_name(spec),
-        image=_find_image_name(spec.image, settings),
+        image=_choose_image_name(image) or spec.image.rpartition(":")[2][:12],
         state="Ready" if ready else "NotReady" if is_running else state.phase,
         ready=int(ready),
         replicas=1,
@@ -242,12 +242,12 @@ def _build_view(view: EnvironmentView, settings: Settings) -> ServedModelView:
     )
 
 
-def _answers(port: PortForward) -> bool:
+def _answers(port: PortForward, server: ModelServer) -> bool:
     """Return whether the server at a port is ready."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(port.address, port.address)
     connection = http.client.HTTPConnection(address, port.host_port, timeout=_REQUEST_SECONDS)
     try:
-        connection.request("GET", _READY_PATH)
+        connection.request("GET", server.ready_path)
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False
@@ -255,12 +255,16 @@ def _answers(port: PortForward) -> bool:
         connection.close()
 
 
-def _find_image_name(digest: str, settings: Settings) -> str:
+def _find_image(digest: str, settings: Settings) -> StoredImage | None:
     with Store.open(settings.paths.store) as store:
-        image = store.image(digest)
+        return store.image(digest)
+
+
+def _choose_image_name(image: StoredImage | None) -> str:
+    """Return the first name that the user gave an image; empty if there is none."""
     own = environment_image_tag("").partition(":")[0]
-    names = [name for name in image.names if not name.startswith(own)] if image is not None else []
-    return names[0] if names else digest.rpartition(":")[2][:12]
+    names = image.names if image is not None else ()
+    return next((name for name in names if not name.startswith(own)), "")
 
 
 def _read_last_lines(environment: EnvironmentDirectory) -> list[str]:

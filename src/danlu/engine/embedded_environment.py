@@ -20,7 +20,7 @@ from danlu.engine.container_scripts import LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.gpu.allocation import allocate_gpus
-from danlu.engine.gpu.provider import provide_gpus
+from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.private_network import PrivateNetwork
 from danlu.engine.procfs import descendants, measure_usage
@@ -172,8 +172,10 @@ class EmbeddedContainer:
         selection, warning = allocate_gpus(
             selection, allocator, self._config, share=self._spec.shares_gpus
         )
-        self.warnings += [warning] if warning else []
-        return provide_gpus(selection, self._view, self._config)
+        edits = provide_gpus(selection, self._view, self._config)
+        variables = {**dict(self._image_config.environment), **self._spec.environment}
+        self.warnings += filter(None, [warning, find_hidden_gpus(edits, variables)])
+        return edits
 
     async def _open_network(
         self, process: ProcessSpec, work: Path, resources: ExitStack

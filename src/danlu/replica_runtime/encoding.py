@@ -29,7 +29,7 @@ MAGIC = b"DANLU-VALUE 1\n"
 
 #: The maximum size and depth of the tree, the maximum number of its nodes, and the maximum size of
 #: an integer in bits: Python refuses texts of integers with more than 4,300 digits.
-MAX_TREE, MAX_DEPTH, MAX_NODES, MAX_BITS = 64 << 20, 64, 1 << 22, 10_000
+MAX_TREE, MAX_DEPTH, MAX_NODES, MAX_BITS = 64 << 20, 64, 1 << 20, 10_000
 
 _SCALARS = {type(None), bool, float, str}
 _NUMBERS = {*_SCALARS, int}

@@ -32,3 +32,6 @@ SERVE = "/usr/local/bin/serve"
 #: The label that says that an image is a packed model; its value is the version of this layout.
 LABEL = "dev.danlu.packed"
 LAYOUT_VERSION = "1"
+
+#: The label with the name of the model server (:mod:`danlu.serving.model_servers`).
+SERVER_LABEL = "dev.danlu.server"

@@ -33,11 +33,12 @@ class PredictorError(msgspec.Struct, frozen=True):
 
 
 class InstalledDistributions(msgspec.Struct, frozen=True):
-    """The Python distributions of a container, and which of them were used."""
+    """The Python distributions of a container, which of them were used, and their requirements."""
 
     installed: Mapping[str, str] = {}
     used: Mapping[str, int] = {}
     modules: Mapping[str, tuple[str, ...]] = {}
+    requires: Mapping[str, tuple[str, ...]] = {}
 
 
 class RunReport(msgspec.Struct, frozen=True):

@@ -343,7 +343,8 @@ def find_distributions(files: list[str]) -> dict[str, Any]:
     """Map files to installed distributions by their RECORD.
 
     Returns ``installed`` (name to version), ``used`` (name to the number of its files among
-    ``files``), and ``modules`` (top-level module to the distributions that have it). The metadata
+    ``files``), ``modules`` (top-level module to the distributions that have it), and ``requires``
+    (name to its requirements, as written). The metadata
     of a distribution counts, unless that of all was read.
     """
     wanted = set(files)
@@ -351,9 +352,11 @@ def find_distributions(files: list[str]) -> dict[str, Any]:
     used: dict[str, int] = {}
     looked_up: dict[str, int] = {}
     modules: dict[str, list[str]] = {}
+    requires: dict[str, list[str]] = {}
     for distribution in metadata.distributions():
         name = _normalize_name(distribution.metadata["Name"] or "")
         installed.setdefault(name, distribution.version)
+        requires.setdefault(name, list(distribution.requires or ()))
         for entry in distribution.files or ():
             top = entry.parts[0]
             path = str(entry.locate())
@@ -370,7 +373,7 @@ def find_distributions(files: list[str]) -> dict[str, Any]:
     if len(looked_up) < len(installed):
         for name in looked_up:
             used.setdefault(name, 0)
-    return {"installed": installed, "used": used, "modules": modules}
+    return {"installed": installed, "used": used, "modules": modules, "requires": requires}
 
 
 def _normalize_name(name: str) -> str:

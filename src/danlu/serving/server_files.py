@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
 from danlu.errors import OutsideError
 from danlu.serving import layout
+from danlu.serving.model_servers import SHARED_MODULE, ModelServer
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv import Uv, target_options
 
@@ -31,6 +33,19 @@ if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
 
+_ADAPTER_PROGRAM = """\
+#!{interpreter}
+import sys
+
+sys.path[0] = "{root}"
+sys.path.insert(1, "{server}")
+
+from adapter import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
 
 def write_server(
     place: Path, target: PlatformTarget, interpreter: str, uv: Uv, *, grpc: bool
@@ -41,7 +56,7 @@ def write_server(
     server has what gRPC needs. Raises :class:`OutsideError` if the user's package indexes do not
     have what the server needs.
     """
-    server, program = place / "server", place / "bin" / "serve"
+    server = place / "server"
     options = [
         *target_options(target),
         *("--target", str(server), "--requirements", str(_REQUIREMENTS)),
@@ -59,9 +74,31 @@ def write_server(
     shutil.rmtree(server / "bin", ignore_errors=True)
     (server / ".lock").unlink(missing_ok=True)
     shutil.copytree(_MODULES, server / "model_server", ignore=_NOT_COPIED)
+    return _write_program(place, _PROGRAM, interpreter)
+
+
+def write_adapter(
+    place: Path, server: ModelServer, interpreter: str, command: str
+) -> list[tuple[str, str]]:
+    """Write the adapter of another server below ``place``, as :func:`write_server` does.
+
+    The server is not written: the environment or the base image has it. ``command`` is the command
+    line of one that has no adapter.
+    """
+    directory = place / "server"
+    directory.mkdir()
+    shutil.copyfile(server.adapter, directory / "adapter.py")
+    shutil.copyfile(SHARED_MODULE, directory / "packed.py")
+    if command:
+        (directory / "command.json").write_text(json.dumps({"command": command}))
+    return _write_program(place, _ADAPTER_PROGRAM, interpreter)
+
+
+def _write_program(place: Path, template: str, interpreter: str) -> list[tuple[str, str]]:
+    program = place / "bin" / "serve"
     program.parent.mkdir()
     program.write_text(
-        _PROGRAM.format(interpreter=interpreter, root=layout.ROOT, server=layout.SERVER)
+        template.format(interpreter=interpreter, root=layout.ROOT, server=layout.SERVER)
     )
     program.chmod(0o755)
     return [("server", layout.SERVER), ("bin", layout.SERVE.rpartition("/")[0])]

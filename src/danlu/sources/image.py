@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -46,6 +46,13 @@ _MAX_CONCURRENT_LAYERS = 3
 _MAX_INDEXES = 3
 
 
+class ResolvedImage(msgspec.Struct, frozen=True):
+    """The digest of a manifest, and the labels of its image."""
+
+    digest: Digest
+    labels: Mapping[str, str]
+
+
 class PulledImage(msgspec.Struct, frozen=True):
     """An image in the store: its layers, lowest first, and its config exactly as received."""
 
@@ -65,6 +72,21 @@ async def resolve_reference(
 
     Raises :class:`OutsideError` if there is none, or with ``offline``.
     """
+    resolved = await resolve_image(
+        reference, platform, config=config, offline=offline, on_retry=on_retry
+    )
+    return resolved.digest
+
+
+async def resolve_image(
+    reference: str,
+    platform: Platform,
+    *,
+    config: Configuration,
+    offline: bool = False,
+    on_retry: RetryReport | None = None,
+) -> ResolvedImage:
+    """Return what :func:`resolve_reference` returns, with the labels of the image."""
     named = Reference.parse(reference)
     if offline:
         raise OutsideError(
@@ -72,7 +94,7 @@ async def resolve_reference(
             hint="build from a lockfile that contains it, or without --offline",
         )
 
-    async def ask(registry: Registry) -> Digest:
+    async def ask(registry: Registry) -> ResolvedImage:
         manifest = await _fetch_manifest(registry, named, named.target, platform)
         image = await registry.get_image(named.repository, manifest.value)
         made_for = Platform(image.parsed.os, image.parsed.architecture)
@@ -82,7 +104,8 @@ async def resolve_reference(
                 f"{named.familiar_name} does not support {platform}",
                 hint=f"it is for {made_for}",
             )
-        return manifest.digest
+        run = image.parsed.config
+        return ResolvedImage(manifest.digest, (run.labels if run else None) or {})
 
     return await _try_mirror_first(named, config, ask, on_retry)
 

@@ -47,7 +47,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerContaine
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     settings = DockerSettings("box:1", "0:0", {})
-    return DockerContainer(DockerCommand("podman"), "danlu-digits-1", SPEC, settings)
+    return DockerContainer(DockerCommand("podman"), None, "danlu-digits-1", SPEC, settings)
 
 
 async def wait_for_file(path: Path) -> None:

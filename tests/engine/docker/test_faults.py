@@ -57,10 +57,17 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
-def start_client(home: Path, project: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_client(
+    home: Path, project: Path, *arguments: str, stdout: int | None = None
+) -> subprocess.Popen[str]:
     environ = {**os.environ, "DANLU_HOME": str(home), "DANLU_UPKEEP": "off"}
     return subprocess.Popen(
-        [_PROGRAM, *arguments], cwd=project, env=environ, stderr=subprocess.PIPE, text=True
+        [_PROGRAM, *arguments],
+        cwd=project,
+        env=environ,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -94,6 +101,28 @@ def test_files_survive_a_restart_of_the_daemon(
     danlu("stop", "digits", cwd=project)
     danlu("down", "digits", cwd=project)
     assert danlu("ps", "-q", cwd=project).stdout == ""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_runs_while_the_daemon_ends_is_one_error(
+    danlu: Danlu, daemon: DockerDaemon, box_home: Path, project: Path, sent: signal.Signals
+) -> None:
+    danlu(*UP, cwd=project)
+    script = "echo ready; exec sleep 1000"
+    words = ("exec", "-n", "digits", "--", "sh", "-c", script)
+    client = start_client(box_home, project, *words, stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "ready\n"
+    daemon.stop(sent)
+    _, errors = client.communicate()
+    assert client.returncode in (125, 137), errors
+    assert errors.count("error:") == 1, errors
+    # The environment ends with the program.
+    lost = "error: the connection to the program was lost: docker: "
+    assert errors.startswith((lost, "error: the environment was stopped"))
+    daemon.start()
+    danlu("start", "digits", cwd=project)
+    assert "sleep 1000" not in run_inside(danlu, project, "ps")
 
 
 def test_without_its_daemon_an_environment_stays_and_one_message_says_so(

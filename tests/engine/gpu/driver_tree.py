@@ -91,3 +91,30 @@ def make_nodes(root: Path, *names: str) -> None:
             path.chmod(0o666)
         else:
             path.symlink_to("/dev/zero")
+
+
+def make_amd_driver(root: Path, *, gpus: int = 2) -> Path:
+    """Create the files and nodes of AMD's driver with a processor and ``gpus`` GPUs."""
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    for number in range(gpus + 1):
+        node = nodes / str(number)
+        node.mkdir(parents=True)
+        minor = 127 + number if number else 0
+        (node / "gpu_id").write_text(f"{1000 * number}\n")
+        (node / "name").write_text("aqua_vanjaram\n" if number else "\n")
+        (node / "properties").write_text(
+            f"cpu_cores_count {0 if number else 96}\nsimd_count {number * 1216}\n"
+            f"drm_render_minor {minor}\nunique_id {0xA0 + number}\n"
+        )
+        if number:
+            device = root / f"sys/class/drm/renderD{minor}/device"
+            device.mkdir(parents=True)
+            (device / "gpu_busy_percent").write_text(f"{number}7\n")
+            (device / "mem_info_vram_used").write_text(f"{number << 30}\n")
+            (device / "mem_info_vram_total").write_text(f"{192 << 30}\n")
+            make_nodes(root, f"dri/renderD{minor}")
+    process = root / "sys/class/kfd/kfd/proc/4711"
+    process.mkdir(parents=True)
+    (process / "vram_2000").write_text(f"{3 << 20}\n")
+    make_nodes(root, "kfd")
+    return root

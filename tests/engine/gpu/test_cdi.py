@@ -94,6 +94,13 @@ def test_devices_are_selected(tmp_path: Path, gpus: str, nodes: list[str]) -> No
     assert list_nodes(select(write_spec(tmp_path / "cdi", make_spec()), gpus)) == nodes
 
 
+def test_all_of_a_spec_that_lacks_a_gpu_is_refused(tmp_path: Path) -> None:
+    directory = write_spec(tmp_path / "cdi", make_spec(devices=[make_device("all", "nvidia0")]))
+    with pytest.raises(MachineError, match="describes 1 of the 2 GPUs") as caught:
+        select(directory, "all")
+    assert "nvidia-ctk cdi generate" in caught.value.hint
+
+
 def test_batch_system_limits_all(tmp_path: Path) -> None:
     directory = write_spec(tmp_path / "cdi", make_spec())
     assert list_nodes(select(directory, "all", CUDA_VISIBLE_DEVICES="1")) == ["1", "ctl"]
@@ -125,7 +132,7 @@ def test_yaml_of_the_toolkit_is_read(tmp_path: Path) -> None:
         "          args:\n            - nvidia-cdi-hook\n            - update-ldcache\n"
         "          env:\n            - NVIDIA_CTK_DEBUG=false\n"
     )
-    edits = select(tmp_path, "all")
+    edits = select_cdi_edits(parse_gpus("all"), read_cdi_devices([tmp_path]), GPUS[:1], {})
     assert [(node.path, node.mode) for node in edits.devices] == [("/dev/nvidia0", 0o666)]
     assert edits.hooks["createContainer"][0].env == ("NVIDIA_CTK_DEBUG=false",)
 

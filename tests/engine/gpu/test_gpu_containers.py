@@ -27,6 +27,7 @@ from tests.engine.gpu.driver_tree import (
     LIBRARY_DIRECTORY,
     VERSION,
     find_system_library,
+    make_amd_driver,
     make_driver,
 )
 from tests.engine.test_embedded import prepare, run
@@ -115,6 +116,20 @@ def test_program_without_gpus_sees_none(run_in_namespace: Forked, home: Path) ->
     code, output = run_in_namespace(lambda: run_with_gpus(home, "sh", "-c", script, gpus="none"))
     assert code
     assert "nvidiactl" not in output
+
+
+@pytest.mark.parametrize("ordinary", [False, True])
+def test_program_sees_the_nodes_of_an_amd_gpu(home: Path, ordinary: bool) -> None:
+    driver = make_amd_driver(home.parent / "driver")
+    config = Configuration(gpu_driver_root=str(driver), cdi_spec_dirs="")
+    script = "ls /dev/dri /dev/kfd; head -c 3 /dev/dri/renderD129 | wc -c"
+
+    def act() -> tuple[int, str]:
+        edits = provide_gpus(parse_gpus("device=1"), LayerView([prepare(home)]), config, {})
+        return run(home, "sh", "-c", script, edits=edits)
+
+    found = run_inside(act, home=home, ordinary=ordinary)
+    assert found == (0, "/dev/kfd\n\n/dev/dri:\nrenderD129\n3\n")
 
 
 def test_files_of_the_driver_are_read_only_and_nodes_are_copies(home: Path) -> None:

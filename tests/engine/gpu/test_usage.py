@@ -35,6 +35,7 @@ int nvmlDeviceGetMemoryInfo(void *gpu, struct memory *memory) {
     *memory = (struct memory){80, 50, 30};
     return 0;
 }
+int nvmlDeviceGetPersistenceMode(void *gpu, int *mode) { *mode = gpu == gpus; return 0; }
 int nvmlDeviceGetUtilizationRates(void *gpu, struct rates *rates) {
     if (gpu != gpus) return 3;
     *rates = (struct rates){97, 12};
@@ -64,6 +65,7 @@ def test_gpus_and_their_processes_are_measured(tmp_path: Path) -> None:
         "from danlu.engine.gpu.usage import GpuMeter\n"
         "meter = GpuMeter(pathlib.Path(sys.argv[1]))\n"
         "found = [meter.measure(), meter.measure([1]), meter.measure([5])]\n"
+        "found.append(meter.has_persistence())\n"
         "print(json.dumps(msgspec.to_builtins(found, str_keys=True)))\n"
     )
     done = subprocess.run(
@@ -82,8 +84,10 @@ def test_gpus_and_their_processes_are_measured(tmp_path: Path) -> None:
         "processes": {"4711": 20},
     }
     second = {**first, "index": 1, "utilization": None, "processes": {}}
-    assert json.loads(done.stdout) == [[first, second], [second], []]
+    assert json.loads(done.stdout) == [[first, second], [second], [], False]
 
 
 def test_nothing_is_loaded_without_a_driver(tmp_path: Path) -> None:
-    assert GpuMeter(tmp_path / "missing").measure() == []
+    meter = GpuMeter(tmp_path / "missing", tmp_path)
+    assert meter.measure() == []
+    assert meter.has_persistence() is None

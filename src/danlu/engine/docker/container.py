@@ -5,25 +5,29 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import subprocess
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import Any, Protocol
 
 import anyio
 import msgspec
-from anyio.abc import Process
 
 from danlu.engine.container_scripts import (
     EXEC_SCRIPT,
     FIND_SCRIPT,
     KILL_SCRIPT,
     LOGIN_SCRIPT,
-    READY_LINE,
 )
-from danlu.engine.docker.command import DockerCommand, render_variables
+from danlu.engine.docker.api_exec import read_api_exec, start_api_exec
+from danlu.engine.docker.command import DockerCommand
+from danlu.engine.docker.command_exec import start_command_exec
+from danlu.engine.docker.engine_api import EngineApi, find_socket
+from danlu.engine.docker.first_process import (
+    ApiFirstProcess,
+    CommandFirstProcess,
+    FirstProcess,
+)
 from danlu.engine.docker.settings import (
     SPEC_LABEL,
     DockerSettings,
@@ -35,7 +39,13 @@ from danlu.engine.docker.settings import (
     render_gpus,
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
+from danlu.engine.types import (
+    CONNECTION_LOST,
+    ContainerExit,
+    EnvironmentProgram,
+    ExecRequest,
+    PortOpener,
+)
 from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.util.config import Configuration
 
@@ -51,18 +61,20 @@ _START_TIMEOUT = 60.0
 #: Without asking: if somebody else has started the container, it does not report that it is ready.
 _RESTART_TIMEOUT = 10.0
 _KILL_TIMEOUT = 10.0
-#: How long a new size of a terminal waits for its program to be found.
-_RESIZE_TIMEOUT = 10.0
-_RESIZE_INTERVAL = 0.05
+_SCRIPT_TIMEOUT = 30.0
 _KILLED_CODE = 128 + signal.SIGKILL
+#: Of a container whose engine did not say how it ended.
+_LOST_CODE = 125
 
 
 class DockerEngine:
-    """Starts containers through the command line of Docker or Podman."""
+    """Starts containers through Docker's API, or the command line of Docker or Podman."""
 
     def __init__(self, command: DockerCommand, config: Configuration) -> None:
         self._command = command
         self._config = config
+        socket = "" if command.is_podman else find_socket(os.environ)
+        self._api = EngineApi(socket) if socket else None
 
     async def start_container(
         self, environment: EnvironmentDirectory, spec: EnvironmentSpec, resources: ExitStack
@@ -83,7 +95,7 @@ class DockerEngine:
         options = (*settings.options, *render_gpus(self._command.name, spec.gpus))
         settings = msgspec.structs.replace(settings, options=options)
         digest = _digest_settings(name, spec, settings)
-        container = DockerContainer(self._command, name, spec, settings)
+        container = DockerContainer(self._command, self._api, name, spec, settings)
         stopped = environment.directory / _STOPPED_FILE
         if _take_text(stopped) != digest or not await container.restart():
             container.warnings = await self._ensure_container(environment, spec, settings, digest)
@@ -160,6 +172,7 @@ class DockerContainer:
     def __init__(
         self,
         command: DockerCommand,
+        api: EngineApi | None,
         name: str,
         spec: EnvironmentSpec,
         settings: DockerSettings,
@@ -167,11 +180,12 @@ class DockerContainer:
         self.pid: int | None = None
         self.warnings: Sequence[str] = ()
         self._command = command
+        self._api = api
         self._name = name
         self._spec = spec
         self._settings = settings
         self._programs: list[DockerProgram] = []
-        self._keeper: Process | None = None
+        self._first: FirstProcess | None = None
         self._exit: ContainerExit | None = None
 
     @property
@@ -202,32 +216,24 @@ class DockerContainer:
     @property
     def has_stopped(self) -> bool:
         """Whether the container is known to have ended: the connection was not lost before."""
-        return self._keeper is not None and self._keeper.returncode == 0
+        return self._first is not None and self._first.returncode == 0
 
     async def _start_within(self, timeout: float) -> None:
-        with tempfile.TemporaryFile() as errors:
-            await self._start_keeper(errors, timeout)
-        pid = await self._command.run_async("inspect", "-f", "{{.State.Pid}}", self._name)
-        # With a daemon on another machine the number says nothing here.
-        self.pid = _find_local_process(int(pid))
-
-    async def _start_keeper(self, errors: IO[bytes], timeout: float) -> None:
-        """Start the first process; its errors and the command line's are written to ``errors``."""
-        self._keeper = await self._command.open_process(
-            *("start", "--attach", "--interactive", self._name),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors.fileno(),
-        )
-        output = b""
-        assert self._keeper.stdout is not None
-        with anyio.move_on_after(timeout), suppress(anyio.EndOfStream):
-            while READY_LINE not in output:
-                output += await self._keeper.stdout.receive()
-        if READY_LINE not in output:
-            await self.stop(grace=0)
-            errors.seek(0)
-            reason = self._command.interpret_error("start", errors.read().decode(errors="replace"))
+        failure: str | None = "it does not get ready"
+        self._first = None
+        try:
+            if self._api is not None:
+                self._first = await ApiFirstProcess.start(self._api, self._name)
+            else:
+                self._first = await CommandFirstProcess.start(self._command, self._name)
+            with anyio.move_on_after(timeout):
+                failure = await self._first.wait_until_ready()
+        except OutsideError as error:
+            failure = error.message.removeprefix("docker: ")
+        if failure is not None:
+            if self._first is not None:
+                await self.stop(grace=0)
+            reason = self._command.interpret_error("start", failure)
             hint = "`danlu doctor` checks this machine"
             if self._spec.gpus:
                 hint += "; GPUs in Docker and Podman need nvidia-container-toolkit"
@@ -235,6 +241,22 @@ class DockerContainer:
                 f"{self._command.name} could not start the container: {reason.message}",
                 hint=reason.hint or hint,
             )
+        pid, _, _ = await self._read_state()
+        # With a daemon on another machine the number says nothing here.
+        self.pid = _find_local_process(pid)
+
+    async def _read_state(self) -> tuple[int, int, bool]:
+        """Return the process id, the exit code and whether it ended for lack of memory."""
+        if self._api is not None:
+            return await self._api.read_state(self._name)
+        template = "{{.State.Pid}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+        output = await self._command.run_async("inspect", "-f", template, self._name)
+        try:
+            pid, code, killed = output.split()
+            return int(pid), int(code), killed == "true"
+        except ValueError as error:
+            message = f"{self._command.name} did not describe the container"
+            raise OutsideError(message) from error
 
     async def start_exec(
         self, request: ExecRequest, *, stdin: int, stdout: int, stderr: int
@@ -242,85 +264,116 @@ class DockerContainer:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
         mark = os.urandom(8).hex()
         user = request.user or self._settings.user
-        options, passed = render_variables({**request.environment, _MARK_VARIABLE: mark})
-        args = ["exec", "--interactive", *(["--tty"] if request.terminal else []), *options]
-        args += ["--user", user, *(["--workdir", request.directory] if request.directory else [])]
+        variables = {**request.environment, _MARK_VARIABLE: mark}
         script = EXEC_SCRIPT if request.args else LOGIN_SCRIPT
-        process = await self._command.open_process(
-            *(*args, self._name, "/bin/sh", "-c", script, "danlu", *request.args),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            variables=passed,
+        words = ("/bin/sh", "-c", script, "danlu", *request.args)
+        started = msgspec.structs.replace(request, args=words, environment=variables, user=user)
+        streams = stdin, stdout, stderr
+        process = await (
+            start_api_exec(self._api, self._name, started, streams)
+            if self._api is not None
+            else start_command_exec(self._command, self._name, started, streams)
         )
-        program = DockerProgram(self._command, self._name, user, mark, process, self._programs)
+        program = DockerProgram(self, self._programs, process, user, mark)
         self._programs.append(program)
         return program
 
     async def wait(self) -> ContainerExit:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
-        assert self._keeper is not None
-        await self._keeper.wait()
+        assert self._first is not None
+        await self._first.wait()
         if self._exit is None:
-            template = "{{.State.ExitCode}} {{.State.OOMKilled}}"
-            code, killed, message = "125", "false", ""
+            code, killed, message = _LOST_CODE, False, ""
             try:
-                output = await self._command.run_async("inspect", "-f", template, self._name)
-                code, killed = output.split()
+                _, code, killed = await self._read_state()
             except DanluError as error:
                 message = error.message  # such as a daemon that was stopped
-            except ValueError:
-                message = f"{self._command.name} did not say how"
-            reason = "OOMKilled" if killed == "true" else "Error" if int(code) else "Completed"
-            self._exit = ContainerExit(int(code), reason, message)
+            reason = "OOMKilled" if killed else "Error" if code else "Completed"
+            self._exit = ContainerExit(code, reason, message)
         return self._exit
 
     async def stop(self, *, grace: float) -> None:
         """End the input of the first process; kill the container ``grace`` seconds later."""
-        assert self._keeper is not None
-        assert self._keeper.stdin is not None
+        assert self._first is not None
         with anyio.CancelScope(shield=True):
-            await self._keeper.stdin.aclose()
+            await self._first.end_input()
             with anyio.move_on_after(grace):
-                await self._keeper.wait()
-            if self._keeper.returncode is None:
+                await self._first.wait()
+            if self._first.returncode is None:
                 with suppress(DanluError):
                     await self._command.run_async("kill", self._name)
-                await self._keeper.wait()
+                await self._first.wait()
+
+    async def run_script(self, user: str, script: str, *args: str) -> str:
+        """Run a shell script and return what it prints; raises :class:`DanluError`."""
+        words = ("/bin/sh", "-c", script, "danlu", *args)
+        if self._api is None:
+            command = ("exec", "--user", user, self._name, *words)
+            return await self._command.run_async(*command)
+        with anyio.move_on_after(_SCRIPT_TIMEOUT):
+            request = ExecRequest(words, user=user)
+            output = await read_api_exec(self._api, self._name, request)
+            return output.decode(errors="replace")
+        raise OutsideError("docker: a program that danlu started in the container did not end")
+
+
+class ProgramProcess(Protocol):
+    """How a program is connected: by the engine's command line or its API."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None until the program has ended; negative if it is not known how."""
+
+    @property
+    def failure(self) -> str:
+        """Why it is not known; empty if it is, or if the connection was ended here."""
+
+    async def wait(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> int:
+        """Wait until the program has ended; ``reject_output`` is called if nobody reads it."""
+
+    async def notify_resize(self, is_running: Callable[[], Awaitable[bool]]) -> None:
+        """Pass on a new size of the terminal; ``is_running`` says whether the program runs yet."""
+
+    def kill(self) -> None:
+        """End the connection."""
 
 
 class DockerProgram:
-    """A program that runs through the engine's ``exec`` command."""
+    """A program that runs next to the first process."""
 
     #: Its process is a child of the engine.
     pid: int | None = None
 
     def __init__(
         self,
-        command: DockerCommand,
-        container: str,
+        container: DockerContainer,
+        programs: list[DockerProgram],
+        process: ProgramProcess,
         user: str,
         mark: str,
-        process: Process,
-        programs: list[DockerProgram],
     ) -> None:
-        self._command = command
         self._container = container
+        self._programs = programs
+        self._process = process
         self._user = user
         self._mark = mark
-        self._process = process
-        self._programs = programs
         self._inside_pid = ""
-        self._resizable = False
 
     async def wait(self) -> ContainerExit:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
-        code = await self._process.wait()
+        code = await self._process.wait(self._reject_output)
         if self in self._programs:
             self._programs.remove(self)
+            if self._process.failure:
+                await self._send_signal(signal.SIGKILL, everything=True)
+        if self._process.failure:
+            return ContainerExit(_KILLED_CODE, CONNECTION_LOST, self._process.failure)
         # Negative if the command line itself was killed.
         code = _KILLED_CODE if code < 0 else code
         return ContainerExit(code, "Error" if code else "Completed")
+
+    async def _reject_output(self) -> None:
+        await self._send_signal(signal.SIGPIPE)
 
     async def stop(self, *, grace: float) -> None:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
@@ -328,11 +381,11 @@ class DockerProgram:
             if grace > 0 and self._process.returncode is None:
                 await self._send_signal(signal.SIGTERM)
                 with anyio.move_on_after(grace):
-                    await self._process.wait()
+                    await self.wait()
             if self._process.returncode is None:
                 await self._send_signal(signal.SIGKILL, everything=True)
                 with anyio.move_on_after(_KILL_TIMEOUT):
-                    await self._process.wait()
+                    await self.wait()
             if self._process.returncode is None:
                 self._process.kill()
             await self.wait()
@@ -344,22 +397,10 @@ class DockerProgram:
 
     async def notify_resize(self) -> None:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
-        if not self._resizable:
-            await self._wait_until_resizable()
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGWINCH)
+        await self._process.notify_resize(self._is_running)
 
-    async def _wait_until_resizable(self) -> None:
-        """Wait until the program runs, so that the command line forwards sizes.
-
-        Podman's stops forwarding for good if a size arrives before its program runs
-        (libpod/container_exec.go, ExecResize), and Docker's misses those that come too early.
-        """
-        # A program that changed its user cannot be found: give up after a while.
-        with anyio.move_on_after(_RESIZE_TIMEOUT), suppress(DanluError):
-            while self._process.returncode is None and not await self._find_inside():
-                await anyio.sleep(_RESIZE_INTERVAL)
-        self._resizable = True
+    async def _is_running(self) -> bool:
+        return bool(await self._find_inside())
 
     async def hang_up(self) -> None:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
@@ -370,20 +411,16 @@ class DockerProgram:
             pid = await self._find_inside()
             if pid:
                 scope = "session" if everything else ""
-                await self._run_script("0:0", KILL_SCRIPT, str(int(number)), pid, scope)
+                await self._container.run_script("0:0", KILL_SCRIPT, str(int(number)), pid, scope)
 
     async def _find_inside(self) -> str:
         """Return the program's process id in the container; empty if it has ended."""
         if not self._inside_pid:
             # As its own user, who may read its variables.
-            output = await self._run_script(self._user, FIND_SCRIPT, self._mark)
+            output = await self._container.run_script(self._user, FIND_SCRIPT, self._mark)
             found = output.split()
             self._inside_pid = found[0] if found and found[0].isdigit() else ""
         return self._inside_pid
-
-    async def _run_script(self, user: str, script: str, *args: str) -> str:
-        words = ("exec", "--user", user, self._container, "/bin/sh", "-c", script, "danlu", *args)
-        return await self._command.run_async(*words)
 
 
 def _digest_settings(name: str, spec: EnvironmentSpec, settings: DockerSettings) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from danlu.engine.gpu.provider import provide_gpus
+from danlu.engine.gpu.provider import list_gpu_choices, provide_gpus
 from danlu.engine.gpu.selection import (
     GpuChoice,
     GpuSelection,
@@ -20,7 +20,6 @@ from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.errors import MachineError
 from danlu.graph.progress import Message, Progress
 from danlu.sandbox.layer_view import LayerView
-from danlu.sandbox.nvidia_driver import find_proc_root, list_gpus
 from danlu.sandbox.types import ContainerEdits
 from danlu.util.config import Configuration
 from danlu.util.locks import file_lock
@@ -42,10 +41,9 @@ def allocate_gpus(
 
     Raises :class:`MachineError` if too few GPUs are free.
     """
-    gpus = list_gpus(find_proc_root(Path(config.gpu_driver_root)))
-    choices = [GpuChoice((str(gpu.index), gpu.uuid)) for gpu in gpus]
+    choices = list_gpu_choices(Path(config.gpu_driver_root))
     present = _list_indexes(limit_to_visible(choices, environ))
-    if selection.count > len(present) or not (selection and gpus):
+    if selection.count > len(present) or not (selection and choices):
         # Choosing among the GPUs of the machine reports the error.
         return selection, ""
     if not selection.count:

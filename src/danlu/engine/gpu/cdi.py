@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from danlu.engine.gpu.selection import GpuChoice, GpuSelection, choose_gpus
+from danlu.engine.gpu.selection import GPU_NODE, GpuChoice, GpuSelection, choose_gpus
 from danlu.errors import MachineError
 from danlu.sandbox.nvidia_driver import NvidiaGpu
 from danlu.sandbox.types import ContainerEdits, DeviceNode, Mount, RuntimeHook
@@ -130,6 +130,12 @@ def select_cdi_edits(
     """
     if selection.every and "all" in devices and "CUDA_VISIBLE_DEVICES" not in environ:
         chosen = [devices["all"]]
+        described = sum(bool(GPU_NODE.fullmatch(node.path)) for node in chosen[0].edits.devices)
+        if described < len(gpus):
+            raise MachineError(
+                f"{chosen[0].file} describes {described} of the {len(gpus)} GPUs of this machine",
+                hint=f"{_REGENERATE}, or name those that it has, such as --gpus device=0",
+            )
     else:
         # A MIG instance is chosen by its name only, not by `all` or a number of GPUs.
         choices = _list_choices(devices, gpus, instances=bool(selection.names))

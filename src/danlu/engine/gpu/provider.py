@@ -1,4 +1,7 @@
-"""Give a container GPUs: from a CDI spec, NVIDIA's toolkit, or the driver's files directly."""
+"""Give a container GPUs: from a CDI spec, NVIDIA's toolkit, or the driver's files directly.
+
+A machine has NVIDIA's GPUs or AMD's; with both, AMD's are not used.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from danlu.engine.gpu.amd import build_amd_edits, list_amd_choices
 from danlu.engine.gpu.cdi import (
     CdiDevice,
     count_cdi_gpus,
@@ -13,13 +17,16 @@ from danlu.engine.gpu.cdi import (
     select_cdi_edits,
 )
 from danlu.engine.gpu.driver_mounts import build_driver_edits, has_wsl_driver
-from danlu.engine.gpu.selection import GpuChoice, GpuSelection, limit_to_visible
+from danlu.engine.gpu.selection import GPU_NODE, GpuChoice, GpuSelection, limit_to_visible
 from danlu.engine.gpu.toolkit import find_toolkit, generate_cdi_devices
 from danlu.errors import MachineError
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.nvidia_driver import find_proc_root, list_gpus, read_driver
 from danlu.sandbox.types import ContainerEdits
 from danlu.util.config import Configuration
+
+#: Variables that make CUDA or ROCm see only some GPUs.
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def provide_gpus(
@@ -39,6 +46,8 @@ def provide_gpus(
     devices = _describe_devices(config)
     if devices:
         return select_cdi_edits(selection, devices, list_gpus(find_proc_root(root)), environ)
+    if read_driver(find_proc_root(root)) is None and list_amd_choices(root):
+        return build_amd_edits(selection, root, environ)
     return build_driver_edits(selection, view, root, environ)
 
 
@@ -56,10 +65,16 @@ def count_gpus(config: Configuration, environ: Mapping[str, str] = os.environ) -
     )
     if devices:
         return len(limit_to_visible(count_cdi_gpus(devices, gpus), environ))
-    if driver is None:
-        return None if has_wsl_driver(root) else 0
+    if driver is None and has_wsl_driver(root):
+        return None
+    return len(limit_to_visible(list_gpu_choices(root), environ))
+
+
+def list_gpu_choices(root: Path) -> list[GpuChoice]:
+    """Return the GPUs that the driver in ``root`` lists: NVIDIA's, or else AMD's."""
+    gpus = list_gpus(find_proc_root(root))
     choices = [GpuChoice((str(gpu.index), gpu.uuid)) for gpu in gpus]
-    return len(limit_to_visible(choices, environ))
+    return choices or list_amd_choices(root)
 
 
 def describe_gpu_access(config: Configuration) -> str:
@@ -73,7 +88,24 @@ def describe_gpu_access(config: Configuration) -> str:
         files = sorted({str(device.file) for device in devices.values()})
         return f"as {' and '.join(files)} describes (CDI)"
     libraries = sum(".so" in mount.target for mount in edits.mounts)
+    if not libraries:
+        return f"{len(edits.devices)} device nodes; the image has the libraries (ROCm)"
     return f"{len(edits.devices)} device nodes and {libraries} libraries of the driver"
+
+
+def find_hidden_gpus(edits: ContainerEdits, environment: Mapping[str, str]) -> str:
+    """Return a warning if a variable of a container hides some of its GPUs from programs, or none.
+
+    ``environment`` are the image's and the user's variables.
+    """
+    nodes = sum(bool(GPU_NODE.fullmatch(node.path)) for node in edits.devices)
+    for name in _HIDING:
+        listed = [word for word in environment.get(name, "").split(",") if word.strip() != "-1"]
+        seen = len(list(filter(str.strip, listed)))
+        if name in environment and seen < nodes:
+            hidden = f"{name}={environment[name]} hides the others"
+            return f"programs see {seen} of {nodes} GPUs: {hidden}"
+    return ""
 
 
 def _list_spec_directories(config: Configuration) -> list[Path]:

@@ -9,6 +9,13 @@ import msgspec
 
 from danlu.errors import MachineError, UsageError
 
+#: The node of one GPU of NVIDIA or AMD.
+GPU_NODE = re.compile(r"/dev/(nvidia|dri/renderD)\d+")
+
+#: With these, batch systems tell a job its GPUs: those of NVIDIA, which AMD's HIP knows as well,
+#: and of AMD.
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
 #: An index, a UUID or the beginning of one, the index of a MIG instance, as ``nvidia-smi -L`` and
 #: the devices of CDI specs are called.
 _NAME = re.compile(r"[0-9]{1,4}(?::[0-9]{1,4})?|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
@@ -58,8 +65,8 @@ def choose_gpus(
 ) -> tuple[GpuChoice, ...]:
     """Return the selected ones of ``gpus``.
 
-    All and a number choose among those of ``CUDA_VISIBLE_DEVICES`` in ``environ``, with which batch
-    systems tell a job its GPUs. Raises :class:`MachineError` for a GPU that does not exist.
+    All and a number choose among those of ``CUDA_VISIBLE_DEVICES`` or ``ROCR_VISIBLE_DEVICES`` in
+    ``environ``. Raises :class:`MachineError` for a GPU that does not exist.
     """
     if selection.names:
         found = [_find_gpu(name, gpus) for name in selection.names]
@@ -69,11 +76,11 @@ def choose_gpus(
         return usable
     if not usable or selection.count > len(usable):
         asked = "all" if selection.every else str(selection.count)
-        visible = environ.get("CUDA_VISIBLE_DEVICES")
-        where = "this machine" if visible is None else f"CUDA_VISIBLE_DEVICES={visible}"
+        variables = [f"{name}={environ[name]}" for name in _VISIBLE if name in environ]
+        where = variables[0] if variables else "this machine"
         raise MachineError(
             f"--gpus {asked}: {where} has {len(usable)} {'GPU' if len(usable) == 1 else 'GPUs'}",
-            hint="`nvidia-smi -L` lists them; `--gpus none` starts without",
+            hint="`danlu doctor` lists them; `--gpus none` starts without",
         )
     return usable[: selection.count]
 
@@ -83,9 +90,10 @@ def limit_to_visible(
 ) -> tuple[GpuChoice, ...]:
     """Return those of ``gpus`` that ``CUDA_VISIBLE_DEVICES`` lists; all if it is not set.
 
-    As in CUDA, the list ends at the first name that no GPU has.
+    The same for ``ROCR_VISIBLE_DEVICES``. As in CUDA, the list ends at the first name that no GPU
+    has.
     """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = next((environ[name] for name in _VISIBLE if name in environ), None)
     if visible is None:
         return tuple(gpus)
     chosen: list[GpuChoice] = []
@@ -107,4 +115,6 @@ def _find_gpu(name: str, gpus: Sequence[GpuChoice]) -> GpuChoice:
         if len(matching) == 1:
             return matching[0]
     known = ", ".join(gpu.names[0] for gpu in gpus) or "none"
-    raise MachineError(f"no GPU {name} on this machine", hint=f"its GPUs: {known}; `nvidia-smi -L`")
+    raise MachineError(
+        f"no GPU {name} on this machine", hint=f"its GPUs: {known}; see `danlu doctor`"
+    )

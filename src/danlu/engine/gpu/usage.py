@@ -1,4 +1,4 @@
-"""How busy GPUs are, as the driver's management library (NVML) measures it."""
+"""How busy GPUs are, as NVIDIA's management library (NVML) measures it, or AMD's driver."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from typing import Any
 
 import msgspec
 
+from danlu.sandbox.amd_driver import (
+    AmdGpu,
+    list_amd_gpus,
+    list_amd_processes,
+    measure_amd_gpu,
+)
+
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -17,7 +24,7 @@ class GpuUsage(msgspec.Struct, frozen=True):
     """What a GPU does.
 
     Attributes:
-        index: As ``nvidia-smi`` counts.
+        index: As ``nvidia-smi`` or ``rocm-smi`` counts.
         utilization: The share of the last second or less in which it computed, 0 to 1; None if
             the GPU does not measure it, as with MIG.
         memory: Bytes in use, of ``total``.
@@ -35,8 +42,9 @@ class GpuUsage(msgspec.Struct, frozen=True):
 class GpuMeter:
     """Measures GPUs; the driver's library is loaded at the first measurement and kept."""
 
-    def __init__(self, driver: Path = _DRIVER) -> None:
+    def __init__(self, driver: Path = _DRIVER, sys_root: Path = Path("/")) -> None:
         self._driver = driver
+        self._sys_root = sys_root
         self._library: Any = None
         self._is_missing = False
 
@@ -44,12 +52,28 @@ class GpuMeter:
         """Return the usage of GPUs, by default of all; none without a driver or its library."""
         library = self._load_library()
         if library is None:
-            return []
+            gpus = list_amd_gpus(self._sys_root)
+            wanted = gpus if indexes is None else [gpu for gpu in gpus if gpu.index in indexes]
+            return [_measure_amd_gpu(gpu, self._sys_root) for gpu in wanted]
         try:
             chosen = range(library.nvmlDeviceGetCount()) if indexes is None else indexes
             return [_measure_gpu(library, index) for index in chosen]
         except library.NVMLError:  # such as a GPU that fell off the bus
             return []
+
+    def has_persistence(self) -> bool | None:
+        """Return whether the driver keeps all GPUs initialized between programs; None if unknown.
+
+        Without it each first program on a GPU waits seconds (NVIDIA's "Driver Persistence").
+        """
+        library = self._load_library()
+        if library is None:
+            return None
+        try:
+            handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
+            return all(library.nvmlDeviceGetPersistenceMode(handle) == 1 for handle in handles)
+        except library.NVMLError:
+            return None
 
     def _load_library(self) -> Any:
         if self._library is not None or self._is_missing:
@@ -87,4 +111,16 @@ def _measure_gpu(library: Any, index: int) -> GpuUsage:
         memory.used,
         memory.total,
         processes,
+    )
+
+
+def _measure_amd_gpu(gpu: AmdGpu, sys_root: Path) -> GpuUsage:
+    memory = measure_amd_gpu(gpu, sys_root)
+    return GpuUsage(
+        gpu.index,
+        gpu.model,
+        memory.utilization,
+        memory.used,
+        memory.total,
+        dict(list_amd_processes(gpu, sys_root)),
     )

@@ -16,7 +16,7 @@ from danlu.engine.kubernetes.project_copy import PodProjectCopy
 from danlu.engine.kubernetes.scripts import RENEW_SCRIPT
 from danlu.engine.kubernetes.server_copy import copy_servers
 from danlu.engine.kubernetes.settings import CONTAINER, PodSettings, read_settings
-from danlu.engine.kubernetes.stream_copy import ProgramDescriptors
+from danlu.engine.stream_copy import ProgramDescriptors
 from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
 from danlu.errors import DanluError, OutsideError, TemporaryError, UsageError
 from danlu.kube.errors import ConnectionLost

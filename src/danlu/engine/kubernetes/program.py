@@ -17,11 +17,7 @@ from danlu.engine.container_scripts import FIND_SCRIPT, KILL_SCRIPT, LOGIN_SCRIP
 from danlu.engine.kubernetes.pod import EnvironmentPod
 from danlu.engine.kubernetes.scripts import EXEC_SCRIPT, RUN_DIRECTORY, WRITE_SCRIPT
 from danlu.engine.kubernetes.settings import CONTAINER
-from danlu.engine.kubernetes.stream_copy import (
-    ProgramDescriptors,
-    copy_streams,
-    send_terminal_size,
-)
+from danlu.engine.stream_copy import ProgramDescriptors, copy_streams, send_terminal_size
 from danlu.engine.types import CONNECTION_LOST, ContainerExit, ExecRequest
 from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.kube.errors import ConnectionLost

@@ -13,11 +13,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 from danlu.engine.cgroup import cpu_quota
+from danlu.engine.gpu.provider import list_gpu_choices
 from danlu.engine.gpu.selection import GpuChoice, limit_to_visible
 from danlu.errors import MachineError
-from danlu.sandbox.nvidia_driver import list_gpus
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.types import Job, ReplicaId, ReplicaType
@@ -84,21 +85,21 @@ def _cpu_limit(job: Job, framework: Framework, type: ReplicaType) -> float | Non
 
 
 def available_gpus() -> tuple[int, ...]:
-    """Return the indexes of the NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` does not hide.
+    """Return the indexes of the GPUs that ``CUDA_VISIBLE_DEVICES`` does not hide.
 
-    Without ``nvidia-smi`` they are those that the driver's kernel module lists. Raises
+    Without ``nvidia-smi`` they are those that the kernel's driver lists, NVIDIA's or AMD's. Raises
     :class:`MachineError` if the driver does not respond.
     """
-    choices = [GpuChoice((str(index), uuid)) for index, uuid in _query_gpus()]
+    choices = _query_gpus()
     visible = limit_to_visible(choices, os.environ)
     return tuple(sorted(int(choice.names[0]) for choice in visible))
 
 
-def _query_gpus() -> list[tuple[int, str]]:
-    """Return the index and the UUID of each GPU."""
+def _query_gpus() -> list[GpuChoice]:
+    """Return each GPU by its index and its UUID."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return [(gpu.index, gpu.uuid) for gpu in list_gpus()]
+        return list_gpu_choices(Path("/"))
     command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         result = subprocess.run(
@@ -107,5 +108,5 @@ def _query_gpus() -> list[tuple[int, str]]:
     except (OSError, subprocess.SubprocessError) as error:
         hint = "run `nvidia-smi` to see its error; the driver may not be loaded"
         raise MachineError("cannot query the GPUs: nvidia-smi failed", hint=hint) from error
-    rows = (line.partition(",") for line in result.stdout.splitlines())
-    return [(int(index), uuid.strip()) for index, _, uuid in rows if index.strip().isdigit()]
+    rows = (line.replace(" ", "").partition(",") for line in result.stdout.splitlines())
+    return [GpuChoice((index, uuid)) for index, _, uuid in rows if index.isdigit()]

@@ -149,7 +149,7 @@ class ClusterServing:
             except NotFound as error:
                 raise _explain_not_found(error, self.namespace, kserve=kserve) from error
             autoscaler = found.get(HORIZONTAL_POD_AUTOSCALERS.kind)
-            if autoscaler is not None and model.replicas.is_fixed:
+            if autoscaler is not None and model.replicas.is_constant:
                 await _delete_object(client, HORIZONTAL_POD_AUTOSCALERS, autoscaler)
         return bool(found)
 

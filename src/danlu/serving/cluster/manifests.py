@@ -67,12 +67,12 @@ class ReplicaRange(msgspec.Struct, frozen=True):
     most: int = 1
 
     @property
-    def is_fixed(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether the number does not depend on the load."""
         return self.least == self.most
 
     def __str__(self) -> str:
-        return str(self.least) if self.is_fixed else f"{self.least}-{self.most}"
+        return str(self.least) if self.is_constant else f"{self.least}-{self.most}"
 
 
 class ModelDeployment(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ def render_deployment(model: ModelDeployment, *, current: int | None = None) -> 
         "progressDeadlineSeconds": _PROGRESS_SECONDS,
         "template": template,
     }
-    if replicas.is_fixed:
+    if replicas.is_constant:
         spec["replicas"] = replicas.least
     elif current is not None:
         spec["replicas"] = min(max(current, replicas.least), replicas.most)
@@ -164,7 +164,7 @@ def render_deployment(model: ModelDeployment, *, current: int | None = None) -> 
         DEPLOYMENTS.to_manifest({"metadata": _metadata(model), "spec": spec}),
         SERVICES.to_manifest({"metadata": _metadata(model), "spec": service}),
     ]
-    if not replicas.is_fixed:
+    if not replicas.is_constant:
         documents.append(_render_autoscaler(model))
     return documents
 
@@ -197,7 +197,7 @@ def render_kserve(model: ModelDeployment) -> list[Manifest]:
             "protocolVersion": "v2",
         },
     }
-    if not model.replicas.is_fixed:
+    if not model.replicas.is_constant:
         predictor |= {"scaleMetric": "cpu", "scaleTarget": _CPU_PERCENT}
     spec = {"predictor": predictor}
     return [

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from .batching import QueueFull, RequestBatcher, TooSlow
 from .model import ServedModel
 from .tensors import (
+    DTYPES,
     InferenceRequest,
     InvalidRequest,
     OutputTensor,
@@ -37,6 +38,10 @@ _JSON_LENGTH = b"inference-header-content-length"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAX_MESSAGE = 500
+_REFUSALS = {
+    "400": "Invalid input", "413": "Too large", "415": "Not JSON", "500": "The predictor raised",
+    "503": "Too many requests wait", "504": "The predictor did not answer in time",
+}  # fmt: skip
 
 
 class ServerOptions(NamedTuple):
@@ -170,6 +175,11 @@ class ServerApp:
         """Whether requests will be answered."""
         return not (self._batcher is None or self._batcher.is_stuck or self.is_draining)
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether the predictor works, or hangs."""
+        return self._batcher is not None and self._batcher.is_calling
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request (ASGI)."""
         if scope["type"] == "lifespan":
@@ -284,27 +294,33 @@ class ServerApp:
         return ServerAnswer(200, text, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _show_openapi(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        number = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+        tensor = {
+            "type": "object", "required": ["name", "shape", "datatype", "data"],
+            "properties": {
+                "name": {"enum": list(self.model.schema["inputs"])}, "shape": number,
+                "datatype": {"enum": [*DTYPES, "BYTES"]}, "data": {"type": "array"},
+            },
+        }  # fmt: skip
+        bodies = {
+            "infer": _describe_object("inputs", {"type": "array", "items": tensor}),
+            "predict": _describe_object("instances", {"type": "array"}),
+            "invocations": {},
+        }
+        refused = {"content": {JSON: {"schema": _describe_object("error", {"type": "string"})}}}
         paths: dict[str, Any] = {}
         for method, path, _ in self._routes:
-            operation: dict[str, Any] = {
-                "responses": {"200": {"description": "OK"}, "400": {"description": "Invalid input"}}
-            }
+            operation: dict[str, Any] = {"responses": {"200": {"description": "OK"}}}
+            codes = {"503": "Not ready"}
             if method == "POST":
-                operation["requestBody"] = {
-                    "required": True,
-                    "content": {JSON: {"schema": self._describe_body(path)}},
-                }
+                schema = bodies[re.split("[/:]", path)[-1]]
+                operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+                codes = _REFUSALS
+            for code, text in codes.items():
+                operation["responses"][code] = {"description": text, **refused}
             paths[path.replace("NAME", self.model.name)] = {method.lower(): operation}
         info = {"title": self.model.name, "version": self.model.version}
         return _json_response({"openapi": "3.1.0", "info": info, "paths": paths})
-
-    def _describe_body(self, path: str) -> dict[str, Any]:
-        key = "inputs" if path.endswith("/infer") else "instances"
-        return {
-            "type": "object",
-            "properties": {key: {"type": "array", "items": {}}},
-            "required": [key] if path != "/invocations" else [],
-        }
 
     # -- predictions ------------------------------------------------------------------------------
 
@@ -403,10 +419,13 @@ class ServerApp:
             raise HttpError(500, str(error)) from error
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        coding = _find_header(scope, b"content-encoding")
+        if coding not in ("", "identity"):
+            raise HttpError(415, f"the content encoding {coding!r} is not supported")
         limit = self._options.max_body
         length = _find_header(scope, b"content-length")
         if length.isdigit() and int(length) > limit:
-            raise HttpError(413, f"the body has more than {limit} bytes", {"connection": "close"})
+            raise HttpError(413, f"the body has more than {limit} bytes")
         parts, size = [], 0
         while True:
             message = await receive()
@@ -415,9 +434,7 @@ class ServerApp:
             part = message.get("body", b"")
             size += len(part)
             if size > limit:
-                raise HttpError(
-                    413, f"the body has more than {limit} bytes", {"connection": "close"}
-                )
+                raise HttpError(413, f"the body has more than {limit} bytes")
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
@@ -441,6 +458,10 @@ def _find_header(scope: Scope, name: bytes) -> str:
         if key.lower() == name:
             return bytes(value).decode("latin-1")
     return ""
+
+
+def _describe_object(key: str, schema: Any) -> dict[str, Any]:
+    return {"type": "object", "required": [key], "properties": {key: schema}}
 
 
 def _decode_json(body: bytes) -> Any:

@@ -1,17 +1,20 @@
 """Call a predictor from a queue: one call at a time, of all that waits and fits together.
 
-Work-conserving: an idle predictor starts at once with the requests that wait, so a lone one never
-waits for others; while it works, requests gather. Nothing is timed.
+Work-conserving: an idle predictor starts with the requests of this turn of the event loop, so a
+lone one never waits for others; while it works, requests gather. Nothing is timed. The predictor is
+called in one thread, which takes the next batch itself: a busy loop does not delay it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Optional, Tuple  # noqa: UP035 (evaluated, Python 3.9)
 
 #: The weight of the latest call in the mean duration.
 _NEWEST = 0.2
@@ -30,16 +33,18 @@ class TooSlow(Exception):
 
 
 class _WaitingRequest:
-    __slots__ = ("arguments", "deadline", "future", "key", "rows")
+    __slots__ = ("arguments", "future", "key", "rows", "start")
 
-    def __init__(
-        self, arguments: Any, rows: int, key: Any, deadline: float, future: asyncio.Future[Any]
-    ) -> None:
+    def __init__(self, arguments: Any, rows: int, key: Any, future: asyncio.Future[Any]) -> None:
         self.arguments = arguments
         self.rows = rows
         self.key = key
-        self.deadline = deadline
         self.future = future
+        self.start = time.monotonic()
+
+
+#: A request with its result or what was raised.
+_Outcome = Tuple[_WaitingRequest, Any, Optional[BaseException]]  # noqa: UP006, UP045 (Python 3.9)
 
 
 class RequestBatcher:
@@ -77,9 +82,15 @@ class RequestBatcher:
         self._timeout = timeout
         self._observe = observe
         self._on_stuck = on_stuck
-        self._thread = ThreadPoolExecutor(1, "predictor")
         self._waiting: collections.deque[_WaitingRequest] = collections.deque()
-        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_idle = False
+        self._is_waking = False
+        self._count = 0
+        self._batch: list[_WaitingRequest] = []
+        self._start = 0.0
+        self._is_watched = False
         self._seconds = 0.0
         self.is_stuck = False
 
@@ -87,6 +98,11 @@ class RequestBatcher:
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._waiting)
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call runs, or hangs."""
+        return bool(self._batch)
 
     async def submit(self, arguments: Any, *, rows: int = 1, key: Any = None) -> Any:
         """Return the predictor's result for ``arguments``.
@@ -96,37 +112,84 @@ class RequestBatcher:
         """
         if self.is_stuck:
             raise QueueFull("the predictor does not answer and is being replaced", 5)
+        loop = asyncio.get_running_loop()
+        item = _WaitingRequest(arguments, rows, key, loop.create_future())
         ahead = self._estimate_wait()
         if len(self._waiting) >= self._max_waiting:
             raise QueueFull(f"{len(self._waiting)} requests wait already", ahead)
         if ahead > self._timeout:
             raise QueueFull(f"requests wait for {ahead:.0f} s", ahead - self._timeout)
-        loop = asyncio.get_running_loop()
-        item = _WaitingRequest(
-            arguments, rows, key, loop.time() + self._timeout, loop.create_future()
-        )
         self._waiting.append(item)
-        if self._task is None:
-            self._task = loop.create_task(self._run_queue())
+        self._count += 1
+        if not self._is_waking:
+            self._is_waking = True
+            loop.call_soon(self._wake_thread, loop, self._count)
+        if self._thread is None:
+            # Not to wait for at the end: it may hang.
+            self._thread = threading.Thread(target=self._call_forever, daemon=True)
+            self._thread.start()
+        if not self._is_watched:
+            self._is_watched = True
+            loop.call_later(self._timeout, self._watch_call, loop)
         return await item.future
 
     def _estimate_wait(self) -> float:
-        rows = sum(item.rows for item in self._waiting) if self._seconds > 0.01 else 0
+        rows = sum(item.rows for item in list(self._waiting)) if self._seconds > 0.01 else 0
         return -(-rows // self._max_rows) * self._seconds
 
-    async def _run_queue(self) -> None:
-        """Call until nothing waits."""
-        try:
-            while self._waiting and not self.is_stuck:
-                batch = self._take_batch()
-                if batch:
-                    await self._call_batch(batch)
-        finally:
-            self._task = None
+    def _wake_thread(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        """Wake the thread, unless this turn of the loop has brought more requests."""
+        if self._count > count and self._is_idle:
+            loop.call_soon(self._wake_thread, loop, self._count)
+            return
+        self._is_waking = False
+        if self._is_idle:
+            self._is_idle = False
+            self._signals.put(None)
 
-    def _take_batch(self) -> list[_WaitingRequest]:
-        """Take the first request, and those behind it that fit together with it."""
-        now = asyncio.get_running_loop().time()
+    def _watch_call(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Find out whether a call takes too long, until there is none."""
+        batch, waiting = self._batch, list(self._waiting)  # before the start, which is set first
+        left = self._start + self._timeout - time.monotonic()
+        self._is_watched = bool(batch or waiting)
+        if batch and left <= 0:
+            self.is_stuck = True
+            self._waiting.clear()
+        if self.is_stuck:
+            error = TooSlow(f"the predictor did not answer in {self._timeout:g} s")
+            hung = QueueFull("the predictor hangs", 5)
+            _finish_requests([(item, None, error) for item in batch])
+            _finish_requests([(item, None, hung) for item in waiting])
+            self._on_stuck()
+        elif self._is_watched:
+            loop.call_later(max(left, 0.001) if batch else self._timeout, self._watch_call, loop)
+
+    # -- in the predictor's thread ----------------------------------------------------------------
+
+    def _call_forever(self) -> None:
+        while not self.is_stuck:
+            batch, late = self._take_batch()
+            self._start = time.monotonic()
+            self._batch = batch
+            outcomes = [*late, *self._call_batch(batch)]
+            self._batch = []
+            # Idle before the results are sent: those who get them may ask for more, together.
+            self._is_idle = True
+            self._is_idle = is_idle = not self._waiting
+            if outcomes:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop = outcomes[0][0].future.get_loop()
+                    loop.call_soon_threadsafe(_finish_requests, outcomes)
+            if is_idle:
+                self._signals.get()
+
+    def _take_batch(self) -> tuple[list[_WaitingRequest], list[_Outcome]]:
+        """Take the first request, and those behind it that fit together with it.
+
+        Return them, and those that waited too long.
+        """
+        now = time.monotonic()
+        late: list[_Outcome] = []
         batch: list[_WaitingRequest] = []
         others: list[_WaitingRequest] = []
         rows = 0
@@ -134,8 +197,8 @@ class RequestBatcher:
             item = self._waiting.popleft()
             if item.future.done():  # the client has gone
                 continue
-            if item.deadline <= now:
-                item.future.set_exception(QueueFull("the request waited too long", self._seconds))
+            if item.start + self._timeout <= now:
+                late.append((item, None, QueueFull("the request waited too long", self._seconds)))
             elif not batch:
                 batch.append(item)
                 rows = item.rows
@@ -147,47 +210,36 @@ class RequestBatcher:
             else:
                 others.append(item)
         self._waiting.extendleft(reversed(others))
-        return batch
+        return batch, late
 
-    async def _call_batch(self, batch: list[_WaitingRequest]) -> None:
+    def _call_batch(self, batch: list[_WaitingRequest]) -> list[_Outcome]:
+        if not batch:
+            return []
         try:
             if len(batch) == 1:
-                results = [await self._call_once(batch[0].arguments, batch)]
-            else:
-                counts = [item.rows for item in batch]
-                merged = self._merge([item.arguments for item in batch])
-                results = self._split(await self._call_once(merged, batch), counts)
-        except TooSlow as error:
-            for item in (*batch, *self._waiting):
-                _set_error(item, error if item in batch else QueueFull("the predictor hangs", 5))
-            self._waiting.clear()
-            self._on_stuck()
-        except Exception as error:
+                return [(batch[0], self._call_once(batch[0].arguments, batch), None)]
+            merged = self._merge([item.arguments for item in batch])
+            results = self._split(self._call_once(merged, batch), [item.rows for item in batch])
+            return [(item, result, None) for item, result in zip(batch, results)]  # noqa: B905
+        except BaseException as error:  # also SystemExit, which must not end the thread
             if len(batch) == 1:
-                _set_error(batch[0], error)
-                return
-            # One bad request must not fail the others.
-            for item in batch:
-                if not self.is_stuck:
-                    await self._call_batch([item])
-        else:
-            for item, result in zip(batch, results):  # noqa: B905 (Python 3.9)
-                if not item.future.done():
-                    item.future.set_result(result)
+                return [(batch[0], None, error)]
+        # One bad request must not fail the others.
+        return [outcome for item in batch for outcome in self._call_batch([item])]
 
-    async def _call_once(self, arguments: Any, batch: list[_WaitingRequest]) -> Any:
-        start = time.monotonic()
-        running = asyncio.get_running_loop().run_in_executor(self._thread, self._call, arguments)
-        done, _ = await asyncio.wait([running], timeout=self._timeout)
-        if not done:
-            self.is_stuck = True
-            raise TooSlow(f"the predictor did not answer in {self._timeout:g} s")
+    def _call_once(self, arguments: Any, batch: list[_WaitingRequest]) -> Any:
+        self._start = start = time.monotonic()
+        result = self._call(arguments)
         seconds = time.monotonic() - start
         self._seconds += (seconds - self._seconds) * (_NEWEST if self._seconds else 1)
         self._observe(sum(item.rows for item in batch), seconds)
-        return running.result()
+        return result
 
 
-def _set_error(item: _WaitingRequest, error: BaseException) -> None:
-    if not item.future.done():
-        item.future.set_exception(error)
+def _finish_requests(outcomes: list[_Outcome]) -> None:
+    for item, result, error in outcomes:
+        if not item.future.done():
+            if error is None:
+                item.future.set_result(result)
+            else:
+                item.future.set_exception(error)

@@ -21,6 +21,9 @@ BACKLOG = 2048
 #: The exit code of a worker that cannot load the model.
 CANNOT_LOAD = 3
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 30.0
+_PATIENCE = 10.0
+_TURN_SECONDS = 0.1
+_MEMORY_SHARE = 0.9
 
 
 def parse_options(args: list[str]) -> argparse.Namespace:
@@ -34,18 +37,37 @@ def parse_options(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-batch", type=int, default=32, help="most rows of a call")
     parser.add_argument("--max-waiting", type=int, default=256, help="most requests that wait")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for an answer")
+    parser.add_argument("--keep-alive", type=int, default=75, help="seconds to wait for a client")
     parser.add_argument("--max-body", type=int, default=64, help="MiB of a request")
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--max-memory", type=int, help="MiB of a worker that is replaced with more; 0 is no limit"
+    )
+    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(args)
     for name in ("port", "grpc_port"):
         if not 0 <= (getattr(options, name) or 0) <= 65535:
             parser.error(f"--{name.replace('_', '-')} must be from 0 to 65535")
     if options.grpc_port is not None and importlib.util.find_spec("grpc") is None:
         parser.error("--grpc-port: the image was packed without --grpc")
-    for name in ("workers", "max_batch", "max_waiting", "timeout", "max_body"):
+    for name in ("workers", "max_batch", "max_waiting", "timeout", "keep_alive", "max_body"):
         if not getattr(options, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be more than 0")
+    if options.max_memory is None:
+        options.max_memory = int(read_memory_limit() * _MEMORY_SHARE / options.workers) >> 20
     return options
+
+
+def read_memory_limit() -> int:
+    """Return the bytes of memory that the container may use (cgroup v2, v1), 0 without a limit."""
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            with open(f"/sys/fs/cgroup/{path}", encoding="ascii") as file:
+                limit = int(file.read())
+        except (OSError, ValueError):
+            continue
+        if limit < 1 << 60:
+            return limit
+    return 0
 
 
 def main(args: list[str]) -> int:
@@ -74,7 +96,7 @@ def main(args: list[str]) -> int:
     except OSError as error:
         print(f"error: cannot listen on {options.host}:{port}: {error}", file=sys.stderr)
         return 1
-    return WorkerGroup(listener, args, options.workers).run()
+    return WorkerGroup(listener, args, options).run()
 
 
 def bind_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
@@ -90,16 +112,17 @@ def bind_socket(host: str, port: int, *, is_shared: bool = False) -> socket.sock
 class WorkerGroup:
     """The parent of the workers."""
 
-    def __init__(self, listener: socket.socket, args: list[str], workers: int) -> None:
+    def __init__(self, listener: socket.socket, args: list[str], options: argparse.Namespace):
         self._listener = listener
-        self._descriptor = listener.fileno()
-        worker = ("--worker", str(self._descriptor))
-        self._command = [sys.executable, sys.argv[0], *args, *worker]
-        self._count = workers
-        self._workers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self._args = args
+        self._count: int = options.workers
+        # A worker's loop stands only if the predictor holds Python's lock (GIL).
+        self._patience: float = options.timeout + _PATIENCE
+        self._workers: dict[int, _Worker] = {}
         self._stopping = False
         self._failed = False
         self._delay = _FIRST_DELAY
+        self._next_start = 0.0
 
     def run(self) -> int:
         """Keep the workers running until SIGTERM or SIGINT; return the exit code."""
@@ -107,44 +130,76 @@ class WorkerGroup:
             signal.signal(number, self._stop_workers)
         host, port = self._listener.getsockname()[:2]
         print(f"listening on http://{host}:{port}", file=sys.stderr, flush=True)
-        for _ in range(self._count):
-            self._start_worker()
-        while self._workers:
-            pid, status = os.wait()
+        while self._workers or not self._stopping:
+            now = time.monotonic()
+            while not self._stopping and len(self._workers) < self._count:
+                if now < self._next_start:
+                    break
+                self._start_worker()
+            # As process 1 it has the orphans of the predictor, too.
+            pid, status = os.waitpid(-1, os.WNOHANG) if self._workers else (0, 0)
             if pid in self._workers:
-                self._replace_worker(pid, os.waitstatus_to_exitcode(status))
+                self._forget_worker(pid, os.waitstatus_to_exitcode(status))
+            for worker in self._workers.values():
+                worker.kill_if_silent(self._patience)
+            if not pid:
+                time.sleep(_TURN_SECONDS)
         return 1 if self._failed else 0
 
     def _start_worker(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        inherited = (self._listener.fileno(), writer)
+        command = [sys.executable, sys.argv[0], *self._args, "--worker", *map(str, inherited)]
         try:
-            process = subprocess.Popen(self._command, pass_fds=(self._descriptor,))
-        except (OSError, ValueError):
-            if self._stopping:  # the socket was closed meanwhile
-                return
-            raise
-        self._workers[process.pid] = process, time.monotonic()
-        if self._stopping:
-            process.terminate()
+            process = subprocess.Popen(command, pass_fds=inherited)
+        finally:
+            os.close(writer)
+        self._workers[process.pid] = _Worker(process, reader)
 
-    def _replace_worker(self, pid: int, code: int) -> None:
-        process, start = self._workers.pop(pid)
-        process.returncode = code
+    def _forget_worker(self, pid: int, code: int) -> None:
+        worker = self._workers.pop(pid)
+        worker.process.returncode = code
+        os.close(worker.reader)
         if code == CANNOT_LOAD:
             self._failed = True
             self._stop_workers(signal.SIGTERM, None)
         if self._stopping:
             return
-        why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        print(f"worker {pid} ended ({why}); starting another", file=sys.stderr, flush=True)
-        if time.monotonic() - start > _LONGEST_DELAY:
+        if code:
+            why = f"signal {-code}" if code < 0 else f"exit code {code}"
+            print(f"worker {pid} ended ({why}); starting another", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        if not code or now - worker.start > _LONGEST_DELAY:
             self._delay = _FIRST_DELAY
-        time.sleep(self._delay)
+        self._next_start = now + self._delay
         self._delay = min(2 * self._delay, _LONGEST_DELAY)
-        if not self._stopping:
-            self._start_worker()
 
     def _stop_workers(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
-        self._listener.close()  # else connections would wait for nobody
-        for process, _ in self._workers.values():
-            process.terminate()
+        self._listener.close()  # the workers still have it
+        for worker in self._workers.values():
+            worker.process.terminate()
+
+
+class _Worker:
+    """A worker, from which something is read every second once it has loaded the model."""
+
+    def __init__(self, process: subprocess.Popen[bytes], reader: int) -> None:
+        self.process = process
+        self.reader = reader
+        self.start = time.monotonic()
+        self._turns: int | None = None
+
+    def kill_if_silent(self, patience: float) -> None:
+        # Turns of the parent: both may have been stopped (`docker pause`).
+        try:
+            if os.read(self.reader, 1024):
+                self._turns = 0
+        except BlockingIOError:
+            if self._turns is not None:
+                self._turns += 1
+            if (self._turns or 0) * _TURN_SECONDS > patience:
+                print(f"worker {self.process.pid} does not react", file=sys.stderr, flush=True)
+                self.process.kill()
+                self._turns = None

@@ -63,7 +63,8 @@ class ServedModel:
     def convert_input(self, value: Any) -> dict[str, Any]:
         """Return the arguments for an input in JSON's types; raises ``InvalidInputError``."""
         try:
-            converted: dict[str, Any] = self._runner.convert_input(value, self._checked)
+            with np.errstate(over="ignore"):  # infinity, without a warning in the log
+                converted: dict[str, Any] = self._runner.convert_input(value, self._checked)
         except self.invalid_input:
             raise
         except (TypeError, ValueError, KeyError, OverflowError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035 (msgspec evaluates them, Python 3.9)
 
@@ -99,14 +100,11 @@ def add_input(tensors: dict[str, Any], item: RequestInput, binary: bytes | None 
 
 
 def _count_elements(item: RequestInput) -> int:
-    count = 1
-    for length in item.shape:
-        if length < 0:
-            raise InvalidRequest(f"input {item.name!r}: invalid shape {item.shape}")
-        count *= length
-    if len(item.shape) > _MAX_RANK or count >= 1 << 63:
+    # NumPy multiplies the lengths other than 0, with the size of an element.
+    size = math.prod(length or 1 for length in item.shape)
+    if min(item.shape, default=0) < 0 or len(item.shape) > _MAX_RANK or size >= 1 << 59:
         raise InvalidRequest(f"input {item.name!r}: invalid shape {item.shape}")
-    return count
+    return 0 if 0 in item.shape else size
 
 
 def _find_dtype(item: RequestInput) -> np.dtype[Any]:

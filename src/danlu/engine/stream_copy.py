@@ -1,4 +1,4 @@
-"""Copy a program's streams between file descriptors of this machine and a pod.
+"""Copy a program's streams between file descriptors of this machine and a connection.
 
 The descriptors may be shared with other processes (a terminal), so they stay blocking, and are read
 and written in threads.
@@ -11,18 +11,37 @@ import os
 import struct
 import termios
 import tty
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio import CapacityLimiter, to_thread
+from anyio.abc import TaskGroup
 
-from danlu.errors import OutsideError, TemporaryError
-from danlu.kube.errors import ConnectionLost
-from danlu.kube.pod_streams import Channel, PodExec
+from danlu.errors import DanluError, OutsideError, TemporaryError
 
 _CHUNK_SIZE = 1 << 16
+_STDOUT, _STDERR = 1, 2
+
+
+class ProgramConnection(Protocol):
+    """The streams of a program elsewhere.
+
+    All methods raise :class:`TemporaryError` if the connection is lost.
+    """
+
+    def read_output(self) -> AsyncGenerator[tuple[int, bytes]]:
+        """Yield stream numbers (1 is stdout, 2 stderr) and data until the program has ended."""
+
+    async def send_input(self, data: bytes) -> None:
+        """Send input."""
+
+    async def end_input(self) -> None:
+        """Close its input."""
+
+    async def resize_terminal(self, columns: int, rows: int) -> None:
+        """Set the size of its terminal."""
 
 
 class ProgramDescriptors:
@@ -42,26 +61,27 @@ class ProgramDescriptors:
 
 
 async def copy_streams(
-    program: PodExec,
+    program: ProgramConnection,
     descriptors: ProgramDescriptors,
     *,
     terminal: bool,
-    reject_output: Callable[[], Awaitable[None]],
+    reject_output: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     """Copy until the program has ended.
 
-    ``reject_output`` is called once if nobody reads what it prints. Raises :class:`ConnectionLost`.
+    ``reject_output`` is called once for each stream that nobody reads. Raises
+    :class:`TemporaryError` if the connection is lost.
     """
     # Threads of other programs, blocked by a full pipe, must not delay this one.
     limiter = CapacityLimiter(2)
     with _raw_terminal(descriptors.stdin, terminal):
-        if terminal:
-            await send_terminal_size(program, descriptors.stdin)
         failure: OutsideError | TemporaryError | None = None
         async with anyio.create_task_group() as group:
+            if terminal:
+                group.start_soon(send_terminal_size, program, descriptors.stdin)
             group.start_soon(_copy_input, program, descriptors.stdin, terminal, limiter)
             try:
-                await _copy_output(program, descriptors, limiter, reject_output)
+                await _copy_output(program, descriptors, limiter, reject_output, group)
             except (OutsideError, TemporaryError) as error:
                 failure = error
             group.cancel_scope.cancel()
@@ -70,9 +90,9 @@ async def copy_streams(
 
 
 async def _copy_input(
-    program: PodExec, descriptor: int, terminal: bool, limiter: CapacityLimiter
+    program: ProgramConnection, descriptor: int, terminal: bool, limiter: CapacityLimiter
 ) -> None:
-    with suppress(ConnectionLost):
+    with suppress(TemporaryError):
         while True:
             # A file is always readable, but cannot be waited for.
             with suppress(PermissionError):
@@ -90,21 +110,24 @@ async def _copy_input(
 
 
 async def _copy_output(
-    program: PodExec,
+    program: ProgramConnection,
     descriptors: ProgramDescriptors,
     limiter: CapacityLimiter,
-    reject_output: Callable[[], Awaitable[None]],
+    reject_output: Callable[[], Coroutine[Any, Any, None]],
+    group: TaskGroup,
 ) -> None:
-    targets = {Channel.STDOUT: descriptors.stdout, Channel.STDERR: descriptors.stderr}
-    async for channel, data in program.read_output():
-        target = targets.get(channel)
+    targets = {_STDOUT: descriptors.stdout, _STDERR: descriptors.stderr}
+    async for stream, data in program.read_output():
+        target = targets.get(stream)
         if target is None:
             continue
         try:
             await _write_all(target, data, limiter)
         except OSError:
-            del targets[channel]
-            await reject_output()
+            del targets[stream]
+            # Output is read meanwhile: Docker does not even report the end of other programs in
+            # the container as long as that of one which has ended waits.
+            group.start_soon(reject_output)
 
 
 async def _write_all(descriptor: int, data: bytes, limiter: CapacityLimiter) -> None:
@@ -120,13 +143,23 @@ async def _write_all(descriptor: int, data: bytes, limiter: CapacityLimiter) -> 
         view = view[written:]
 
 
-async def send_terminal_size(program: PodExec, descriptor: int) -> None:
+async def send_terminal_size(program: ProgramConnection, descriptor: int) -> None:
     """Send the size of a terminal of this machine to the program's."""
-    with suppress(OSError, ConnectionLost):
-        packed = fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8))
-        rows, columns, _, _ = struct.unpack("HHHH", packed)
+    # The program may have ended.
+    with suppress(DanluError):
+        columns, rows = read_terminal_size(descriptor)
         if rows and columns:
             await program.resize_terminal(columns, rows)
+
+
+def read_terminal_size(descriptor: int) -> tuple[int, int]:
+    """Return the columns and rows of a terminal of this machine; zeros if they are not known."""
+    try:
+        packed = fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8))
+    except OSError:
+        return 0, 0
+    rows, columns, _, _ = struct.unpack("HHHH", packed)
+    return columns, rows
 
 
 @contextmanager

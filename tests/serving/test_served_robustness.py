@@ -166,6 +166,26 @@ def test_no_request_fails_during_sigterm(model: ServerDirectory) -> None:
     assert set(results) == {200}
 
 
+@pytest.mark.slow
+def test_no_call_by_grpc_is_cut_off_during_sigterm(model: ServerDirectory, tmp_path: Path) -> None:
+    """Every call is answered, until the server says to each client that it ends."""
+    packages = install_packages(tmp_path / "packages", "tritonclient[grpc]")
+    program = Path(__file__).with_name("clients") / "grpc_until_the_end.py"
+    with (
+        model.start(grpc=True) as server,
+        subprocess.Popen(
+            [sys.executable, "-S", program, f"127.0.0.1:{server.grpc_port}"],
+            env={"PYTHONPATH": str(packages), "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE, text=True,
+        ) as client,
+    ):  # fmt: skip
+        assert client.stdout is not None
+        assert client.stdout.readline() == "answered\n"
+        server.process.terminate()
+        assert client.stdout.read().splitlines() == ["UNAVAILABLE the server ends"] * 8
+        assert server.process.wait(60) == 0
+
+
 def send_body(server: RunningServer, size: int, *, is_chunked: bool) -> bytes:
     head = b"POST /invocations HTTP/1.1\r\nhost: a\r\n"
     part = b" " * (1 << 20)

@@ -18,7 +18,7 @@ from danlu.serving import runner
 from danlu.serving.server.app import ServerApp, ServerOptions
 from danlu.serving.server.batching import QueueFull, RequestBatcher, TooSlow
 from danlu.serving.server.model import ServedModel
-from danlu.serving.server.tensors import DTYPES, InvalidRequest, decode_request
+from danlu.serving.server.tensors import DTYPES, InvalidRequest, decode_request, make_output
 from tests.serving.asgi import ask, get, post
 
 NONE: dict[str, int] = {}
@@ -190,6 +190,15 @@ def test_what_is_wrong_is_named(
 ) -> None:
     answer = post(double, path, body)
     assert (answer.status, message in answer.json["error"]) == (status, True), answer
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype"),
+    [(np.array([1], ">f4"), "FP32"), (np.float16(1), "FP16"), (np.array(["a"]), "BYTES"),
+     ([[1], [2, 3]], "BYTES"), ([True], "BOOL")],
+)  # fmt: skip
+def test_types_of_outputs(value: Any, datatype: str) -> None:
+    assert make_output("y", value).datatype == datatype
 
 
 def test_large_bodies_are_refused() -> None:

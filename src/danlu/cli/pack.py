@@ -70,7 +70,7 @@ _MAX_NAMED = 12
     default=DANLU.name,
     show_default=True,
     metavar="NAME|COMMAND",
-    help="Model server: bentoml, mlserver, litserve, kserve, triton, vllm, or a command line.",
+    help="Server: bentoml, mlserver, litserve, kserve, triton, vllm, or a command.",
 )
 @click.option("--no-server", is_flag=True, help="Leave out the model server (`danlu serve`).")
 @click.option("--grpc", is_flag=True, help="Let the model server answer gRPC, too (20 MB more).")

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danlu.engine.control_client import send_request
+from danlu.engine.control_client import send_request, terminal_variables
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.foreground_exec import terminal_variables
 from danlu.engine.types import ExecRequest
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.util.decoding import decode_json

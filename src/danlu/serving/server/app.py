@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,25 +77,15 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "danlu_requests", "Requests by route and status.", ("route", "status"),
-            registry=self.registry,
-        )  # fmt: skip
-        self.seconds = Histogram(
-            "danlu_request_seconds", "Time to answer predictions.", buckets=_SECONDS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.calls = Histogram(
-            "danlu_predict_seconds", "Time in the predictor by call.", buckets=_SECONDS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.rows = Histogram(
-            "danlu_batch_rows", "Rows by call of the predictor.", buckets=_ROWS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.waiting = Gauge(
-            "danlu_waiting_requests", "Requests that wait.", registry=self.registry
-        )
+        count = partial(Counter, registry=self.registry)
+        measure = partial(Histogram, registry=self.registry)
+        requests = count("danlu_requests", "Requests by route and status.", ("route", "status"))
+        #: The counter of a route and a status.
+        self.requests = lru_cache(1000)(requests.labels)
+        self.seconds = measure("danlu_request_seconds", "Time to answer.", buckets=_SECONDS)
+        self.calls = measure("danlu_predict_seconds", "Time by call.", buckets=_SECONDS)
+        self.rows = measure("danlu_batch_rows", "Rows by call.", buckets=_ROWS)
+        self.waiting = Gauge("danlu_waiting_requests", "That wait.", registry=self.registry)
 
     def observe_call(self, rows: int, seconds: float) -> None:
         """Count a call of the predictor."""
@@ -110,6 +101,8 @@ class ServerApp:
 
     Attributes:
         is_draining: Set when the server ends soon: it is not ready, and answers close connections.
+        is_ending: Set shortly before the end: calls by gRPC are refused.
+        calls: How many calls by gRPC have begun and ended.
     """
 
     def __init__(
@@ -126,6 +119,8 @@ class ServerApp:
         self._on_stuck = on_stuck
         self.metrics = ServerMetrics()
         self.is_draining = False
+        self.is_ending = False
+        self.calls = 0
         self.about_server = {
             "name": "danlu", "version": "1", "extensions": ["binary_tensor_data"],
         }  # fmt: skip
@@ -188,7 +183,7 @@ class ServerApp:
         if scope["type"] != "http":
             return
         route, response = await self._handle_request(scope, receive)
-        self.metrics.requests.labels(route, str(response.status)).inc()
+        self.metrics.requests(route, str(response.status)).inc()
         headers = [
             (b"content-type", response.content_type.encode()),
             (b"content-length", str(len(response.body)).encode()),

@@ -117,7 +117,11 @@ class InferenceService:
     def _make_method(self, name: str, kind: Any, answer: Callable[[Any], Awaitable[Any]]) -> Any:
         async def call(data: bytes, context: Any) -> bytes:
             code = grpc.StatusCode.OK
+            self._app.calls += 1
             try:
+                if self._app.is_ending:
+                    # Core would cancel it, which clients do not take for a reason to try again.
+                    raise HttpError(503, "the server ends")
                 response = await answer(kind.FromString(data))
                 encoded: bytes = response.SerializeToString()
                 return encoded
@@ -129,7 +133,8 @@ class InferenceService:
                 await context.abort(code, str(refusal))
                 raise
             finally:
-                self._app.metrics.requests.labels(f"grpc/{name}", code.name).inc()
+                self._app.calls += 1
+                self._app.metrics.requests(f"grpc/{name}", code.name).inc()
 
         return call
 

@@ -22,7 +22,7 @@ DTYPES = {
     "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
     "FP32": "float32", "FP64": "float64",
 }  # fmt: skip
-DATATYPES = {name: datatype for datatype, name in DTYPES.items()}
+DATATYPES = {np.dtype(name): datatype for datatype, name in DTYPES.items()}
 
 _MAX_RANK = 32
 _LENGTH = struct.Struct("<I")
@@ -214,7 +214,7 @@ class OutputTensor(msgspec.Struct):
     @property
     def datatype(self) -> str:
         """The protocol's name of the element type."""
-        return DATATYPES.get(self.array.dtype.name, "BYTES")
+        return DATATYPES.get(self.array.dtype, "BYTES")
 
 
 def make_output(name: str, value: Any) -> OutputTensor:
@@ -235,7 +235,9 @@ def make_output(name: str, value: Any) -> OutputTensor:
         array = np.empty(0, object)
     if array.dtype.kind in "US" and array.ndim:
         return OutputTensor(name, _make_bytes(array.reshape(-1).tolist()).reshape(array.shape))
-    if array.dtype.name not in DATATYPES or isinstance(value, dict):
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype not in DATATYPES or isinstance(value, dict):
         return OutputTensor(name, _make_bytes([json.dumps(value)]), "json")
     return OutputTensor(name, array.reshape(1) if array.ndim == 0 else array)
 
@@ -314,4 +316,4 @@ def _list_elements(output: OutputTensor) -> list[Any]:
 def describe_array(array: Any) -> Tuple[str, List[int]]:  # noqa: UP006
     """Return datatype and shape of an array in the model's metadata: any number of rows."""
     shape = list(array.shape)
-    return DATATYPES.get(array.dtype.name, "BYTES"), [-1, *shape[1:]] if shape else [1]
+    return DATATYPES.get(array.dtype.newbyteorder("="), "BYTES"), [-1, *shape[1:]] if shape else [1]

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (  # type: ignore[import-not-f
     HttpToolsProtocol,
 )
 
+from . import BACKLOG, CANNOT_LOAD
 from .app import ServerApp, ServerOptions
-from .main import BACKLOG, CANNOT_LOAD
 from .model import ServedModel
 
 #: How long a worker that ends accepts connections and answers on those that it has, so that
@@ -148,7 +148,7 @@ class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
         self._is_replaced = False
         self._max_memory = options.max_memory << 20
         self._grpc: Any = None
-        self._grpc_end: asyncio.Task[None] | None = None
+        self._calls = 0
 
     async def start_grpc(self) -> None:
         """Accept requests by gRPC, if its port is set, and say that the model is ready."""
@@ -187,11 +187,8 @@ class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
         if counter % 10 == 0:
             self._check_health()
         if self._app.is_draining:
-            if self._grpc is not None and self._grpc_end is None:
-                self._grpc_end = asyncio.create_task(self._grpc.stop(_DRAIN_SECONDS))
-            is_idle = not self.server_state.connections and (
-                self._grpc_end is None or self._grpc_end.done()
-            )
+            is_idle = not self.server_state.connections and self._calls == self._app.calls
+            self._calls = self._app.calls
             now = time.monotonic()
             if self._refused_at:
                 self.should_exit |= is_idle or now > self._refused_at + 1
@@ -200,6 +197,7 @@ class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
                 # closed, which would reset them.
                 if not self._is_replaced:
                     refuse_connections(self.listener)
+                self._app.is_ending = True
                 self._refused_at = now
         return bool(await super().on_tick(counter))
 

@@ -57,6 +57,7 @@ def inputs_of(directory: Path, *, context: bool = False) -> ProjectDigests:
         files={name: digest_path(directory, name) for name in ("requirements.txt", "data")},
         packages={"wheel.whl": digest_path(directory, "wheel.whl")},
         context=digest_path(directory, ".") if context else "",
+        absent=("uv.lock",),
     )
 
 
@@ -109,6 +110,7 @@ def remove(name: str) -> Callable[[Path], object]:
     + [
         pytest.param(lambda place: (place / "danlu.lock").write_text(""), id="empty lock"),
         pytest.param(lambda place: (place / "data/b").write_text("new"), id="new file"),
+        pytest.param(rewrite("uv.lock"), id="a file that was absent"),
         pytest.param(lambda place: (place / "lib.envd").write_bytes(b"\xff"), id="not text"),
     ],
 )

@@ -239,6 +239,18 @@ def test_poetry_dependencies_are_converted(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("uses", ["sources", "lock"])
+def test_what_uv_knows_of_a_project_is_kept(tmp_path: Path, uses: str) -> None:
+    """Names alone would come from the default index, at any version."""
+    source = '[tool.uv.sources]\nnumpy = { index = "x" }\n' if uses == "sources" else ""
+    if uses == "lock":
+        write(tmp_path, "uv.lock", "version = 1\n")
+    write(tmp_path, "pyproject.toml", f'[project]\nname = "a"\ndependencies = ["numpy"]\n{source}')
+    _, environment = init_and_evaluate(tmp_path)
+    (packages,) = environment.python_packages
+    assert (packages.pyproject, packages.names) == ("pyproject.toml", ())
+
+
 def test_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) -> None:
     write(tmp_path, "pyproject.toml", '[project]\nname = "x"\nrequires-python = "==3.12.*"\n')
     write(tmp_path, "a.py", "import numpy\n")

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
 from danlu.builder.embedded.preflight import find_foreign_step
-from danlu.commands.build import BuildOptions, BuildRequest, choose_platform, choose_platforms
-from danlu.commands.build_platforms import build_platforms
+from danlu.commands.build import build
+from danlu.commands.build_request import (
+    BuildOptions,
+    BuildRequest,
+    choose_platform,
+    choose_platforms,
+)
 from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedSystem
 from danlu.environment.types import BaseSystem, Environment
 from danlu.errors import MachineError, UsageError
@@ -146,9 +151,9 @@ def test_name_does_not_move_before_all_platforms_are_built(monkeypatch: pytest.M
             raise UsageError("cannot build")
         yield None, None
 
-    monkeypatch.setattr("danlu.commands.build_platforms.find_or_build", build_one)
+    monkeypatch.setattr("danlu.commands.build.find_or_build", build_one)
     options = BuildOptions(tags=("demo:1",), platform=f"{AMD64},{ARM64}")
-    request: Any = BuildRequest(cast(Any, None), cast(Any, None), options, cast(Any, None))
+    nothing: Any = None
     with pytest.raises(UsageError, match="cannot build"):
-        build_platforms(request)
+        build(nothing, settings=nothing, options=options, progress=nothing)
     assert moved == [(), ()]

@@ -52,7 +52,7 @@ def test_a_supervisor_that_is_killed_before_it_reads_a_signal_is_one_error() -> 
 
 
 def test_clients_of_running_environments_load_little() -> None:
-    modules = "danlu.cli.environment_stamp, danlu.engine.ssh.connection_client"
+    modules = "danlu.cli.environment_stamp, danlu.engine.ssh.stdio_service"
     slow = {"asyncio", "dataclasses", "danlu.errors", "msgspec", "pathlib", "typing"}
     code = f"import sys, {modules}; print(*{slow} & sys.modules.keys())"
     loaded = subprocess.check_output([sys.executable, "-P", "-c", code], text=True)

@@ -9,6 +9,7 @@ import pytest
 from danlu.errors import ResolveError
 from danlu.resolve.python.pyproject import read_project_requirements
 from danlu.sources.pypi.uv_errors import find_missing_extras
+from danlu.sources.pypi.uv_project import read_uv_project
 from tests.fakes.wheels import make_wheel
 from tests.resolve.resolver import PythonResolver
 
@@ -31,7 +32,8 @@ odd = [{ include = "test" }]
 
 def read(directory: Path, text: str = TEXT, **names: list[str]) -> list[str]:
     (directory / "pyproject.toml").write_text(text)
-    return read_project_requirements(directory / "pyproject.toml", directory, **names)
+    project = read_uv_project(directory / "pyproject.toml", directory)
+    return [listed.text for listed in read_project_requirements(project, **names)]
 
 
 def test_extras_and_groups_are_added_to_the_dependencies(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from danlu.errors import (
     ResolveError,
 )
 from danlu.graph.ops import Platform
+from danlu.resolve.context import ResolveContext
 from danlu.resolve.lockfile import read_lock, write_lock
 from danlu.resolve.python.standalone import lock_standalone_python
-from danlu.resolve.resolve import ResolveContext
 from danlu.sources.pypi.python_builds import (
     PythonRequirement,
     choose_builds,

@@ -68,7 +68,7 @@ def test_a_setting_ends_up_where_the_table_says(
 
 def _check_sandboxes(machine: Path, case: SettingCase) -> None:
     setting = case.setting
-    variables, text, _ = sandbox_indexes(IndexSettings(), machine)
+    variables, text, _, _ = sandbox_indexes(IndexSettings(), machine)
     inside = "resolution" in setting.sandboxes
     for name, value in case.variables:
         if not name.startswith("PIP_") and value:

@@ -18,7 +18,7 @@ import pytest
 from danlu.errors import StoreError
 from danlu.oci.tar import write_layer
 from danlu.store import Layer, Store
-from danlu.store.fsck import check_store
+from danlu.store.index_check import check_store
 from danlu.store.schema import migrate
 from danlu.util.id_maps import UNMAPPED_ID, IdMaps, record_id_maps
 
@@ -457,7 +457,7 @@ def test_killed_recovery_leaves_the_damaged_index(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("danlu.store.fsck._copy_rows", stop)
+        patch.setattr("danlu.store.index_check._copy_rows", stop)
         with pytest.raises(KeyboardInterrupt):
             check_store(root, repair=True)
     findings = check_store(root)
@@ -480,7 +480,7 @@ def test_recovery_on_a_full_disk_leaves_the_damaged_index(
         connection.execute("PRAGMA max_page_count = 30")
 
     with monkeypatch.context() as patch:
-        patch.setattr("danlu.store.fsck.migrate", migrate_small)
+        patch.setattr("danlu.store.index_check.migrate", migrate_small)
         with pytest.raises(StoreError, match="no space left"):
             check_store(root, repair=True)
     kinds = {finding.kind for finding in check_store(root)}

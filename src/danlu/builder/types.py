@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -75,3 +75,17 @@ class SolveResult(msgspec.Struct, frozen=True):
     image: StoredImage
     layers: tuple[Layer, ...]
     vertices: tuple[VertexReport, ...]
+
+
+class VertexForecast(msgspec.Struct, frozen=True):
+    """What a build would do with a vertex, and why.
+
+    ``maybe`` means that an input will be built, and the vertex only if the result differs.
+    ``size`` is that of its layers and ``download`` what may have to be downloaded, both in bytes
+    and 0 if unknown.
+    """
+
+    state: Literal["cached", "build", "maybe"]
+    why: str
+    size: int = 0
+    download: int = 0

@@ -27,7 +27,8 @@ from danlu.cli.options import (
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
-from danlu.commands.build import BuildOptions, BuildReport, build, build_metadata
+from danlu.commands.build import build, build_metadata
+from danlu.commands.build_request import BuildOptions, BuildReport
 from danlu.commands.image.manage import normalize_name
 from danlu.errors import UsageError
 from danlu.util.files import check_parent_directory

@@ -13,9 +13,14 @@ import os
 import sys
 
 from danlu.cli.command_stamp import data_directory, find_answer
-from danlu.engine.control_client import CONTROL_SOCKET, STATE_FILE, SUPERVISOR_LOCK
-from danlu.engine.foreground_exec import run_in_foreground, terminal_variables
-from danlu.engine.ssh.connection_client import serve_by_listener
+from danlu.engine.control_client import (
+    CONTROL_SOCKET,
+    STATE_FILE,
+    SUPERVISOR_LOCK,
+    terminal_variables,
+)
+from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.ssh.stdio_service import serve_by_listener
 from danlu.engine.supervisor_spawn import STARTED, environment_lock_file, spawn_supervisor
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.locks import file_lock, lock_is_held

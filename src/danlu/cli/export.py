@@ -8,7 +8,8 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
 from danlu.cli.options import file_option, progress_option, verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.build import BuildOptions, build
+from danlu.commands.build import build
+from danlu.commands.build_request import BuildOptions
 from danlu.commands.devcontainer_export import (
     DOCKERFILE_DIRECTORY,
     describe_devcontainer,

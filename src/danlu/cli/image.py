@@ -394,7 +394,7 @@ def check(repair: bool, form: str) -> int:
     lacks permission, 3 if the disk failed. Leftovers of killed builds only take space until the
     next prune.
     """
-    from danlu.store.fsck import check_store
+    from danlu.store.index_check import check_store
 
     run = current_session()
     userns.enter(run.paths)

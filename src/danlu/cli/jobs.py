@@ -15,8 +15,9 @@ import msgspec
 
 from danlu.cli.error_rendering import print_error
 from danlu.cli.groups import group
-from danlu.cli.job_output import LogPrefixes, WarningPrinter, format_log_line, make_job_renderer
+from danlu.cli.job_output import make_job_renderer
 from danlu.cli.job_output.foreground import attach, print_result
+from danlu.cli.job_output.log_lines import LogPrefixes, WarningPrinter, format_log_line
 from danlu.cli.job_output.table import REPLICA_TITLES, state_style
 from danlu.cli.options import (
     format_option,

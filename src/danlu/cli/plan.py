@@ -19,7 +19,7 @@ from danlu.cli.options import (
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
-from danlu.commands.build import choose_platforms
+from danlu.commands.build_request import choose_platforms
 from danlu.commands.build_view_model import sort_branches
 from danlu.commands.lock import lock
 from danlu.commands.plan import PlannedVertex, PlanReport, plan_build

@@ -297,7 +297,7 @@ async def _print_pod_logs(
 @on_option
 @verbosity_options
 def remove(names: tuple[str, ...]) -> None:
-    """Stop and remove served models, once their requests are answered."""
+    """Stop and remove served models, after they have answered their requests."""
     run = current_session()
     cluster = _open_cluster(run)
     if cluster is None:

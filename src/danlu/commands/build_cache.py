@@ -9,6 +9,7 @@ Every build and every ``danlu run`` waits for this, so the language and the grap
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from danlu import __version__
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import DanluError
+from danlu.util.decoding import convert_value
 from danlu.util.safe_paths import ProjectTree
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _record_key(project: Project, *, portable: bool = False) -> str:
-    kind = "portable-3" if portable else "known-5"
+    kind = "portable-4" if portable else "known-6"
     return f"{kind}:{__version__}:{project.directory}:{project.file}:{project.target}"
 
 
@@ -51,6 +53,7 @@ def store_result(
         "context": inputs.context,
         "editable": inputs.editable,
         "copies": inputs.copies,
+        "absent": list(inputs.absent),
         "lock": _hash_text(project.lock_path.read_text(encoding="utf-8")),
         "image": image.digest,
         "runtime": msgspec.to_builtins(runtime),
@@ -78,7 +81,7 @@ def lookup_environment(
     if not _texts_match(project, value["texts"]) or not _files_match(project, value):
         return None
     image = store.image(value["image"])
-    return None if image is None else (image, msgspec.convert(value["runtime"], RuntimeSettings))
+    return None if image is None else (image, convert_value(value["runtime"], RuntimeSettings))
 
 
 def list_dependencies(store: Store, project: Project) -> list[str] | None:
@@ -92,7 +95,7 @@ def list_dependencies(store: Store, project: Project) -> list[str] | None:
     paths = [*value["texts"], *value["files"], *value["packages"]]
     if not all((project.directory / path).is_file() for path in paths):
         return None
-    return [*paths, project.lock_path.name]
+    return [*paths, *value["absent"], project.lock_path.name]
 
 
 def _texts_match(project: Project, texts: dict[str, str]) -> bool:
@@ -106,6 +109,8 @@ def _texts_match(project: Project, texts: dict[str, str]) -> bool:
 def _files_match(project: Project, value: dict[str, Any]) -> bool:
     files, packages, context = value["files"], value["packages"], value["context"]
     editable, copies = value["editable"], value["copies"]
+    if any(os.path.lexists(project.directory / path) for path in value["absent"]):
+        return False
     if not files and not packages and not context and not editable:
         return True
     from danlu.sources.build_context import digest_path

@@ -27,7 +27,7 @@ from danlu.builder.embedded.preflight import (
 )
 from danlu.builder.types import SolveRequest, SolveResult
 from danlu.commands import build_cache, maintenance
-from danlu.commands.build import BuildOutcome, BuildRequest, choose_platform, last_build_key
+from danlu.commands.build_request import BuildOutcome, BuildRequest, choose_platform, last_build_key
 from danlu.commands.bytecode import describe_python
 from danlu.commands.lock import LockRequest, update_lock
 from danlu.environment.conda import CondaChannels, CondaPackages, strip_channel

@@ -21,6 +21,7 @@ from danlu.graph.progress import (
     Started,
     Transfer,
 )
+from danlu.util.decoding import convert_value, decode_json
 from danlu.util.human import format_duration, format_size
 from danlu.util.sanitize import strip_control_sequences
 
@@ -274,8 +275,8 @@ def event_fields(event: Event) -> dict[str, object]:
 def parse_event(line: str) -> Event | None:
     """Parse a line of ``--progress json``, which :func:`event_fields` made; None for any other."""
     try:
-        fields = msgspec.json.decode(line, type=dict[str, object])
+        fields = decode_json(line, dict[str, object])
         kind = _EVENT_TYPES[str(fields.pop("type"))]
-        return msgspec.convert(fields, kind)
+        return convert_value(fields, kind)
     except (msgspec.MsgspecError, KeyError):
         return None

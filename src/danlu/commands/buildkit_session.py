@@ -10,7 +10,7 @@ from functools import partial
 from danlu.builder.buildkit.buildctl import BuildctlClient
 from danlu.builder.buildkit.pod import PodOptions, run_buildkit_pod
 from danlu.builder.buildkit.sandbox import BuildKitSession
-from danlu.commands.build import BuildRequest
+from danlu.commands.build_request import BuildRequest
 from danlu.graph.ops import Platform
 from danlu.graph.progress import Message
 from danlu.kube.kubeconfig import load_cluster_config

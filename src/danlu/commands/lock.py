@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from danlu.commands.build import choose_platforms
+from danlu.commands.build_request import choose_platforms
 from danlu.environment.conda import CondaChannels
 from danlu.environment.lock import FunctionLock
 from danlu.environment.requirements import digest_base_inputs, needs_python
@@ -34,7 +34,7 @@ from danlu.util.files import write_atomic
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
-    from danlu.resolve.resolve import ResolveContext
+    from danlu.resolve.context import ResolveContext
 
 #: Export to the report instead of a file.
 STDOUT = Path("-")
@@ -377,7 +377,7 @@ def _find_similar_lock(request: LockRequest) -> FunctionLock | None:
 
 
 def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
-    from danlu.resolve.resolve import ResolveContext
+    from danlu.resolve.context import ResolveContext
 
     started = time.monotonic()
     progress = request.progress

@@ -20,8 +20,9 @@ import msgspec
 
 from danlu.builder.embedded import build as embedded
 from danlu.builder.types import SolveRequest
-from danlu.commands.build import BuildOptions, BuildRequest, choose_platform, find_or_build
+from danlu.commands.build import find_or_build
 from danlu.commands.build_image import make_build_plan, make_lock_request
+from danlu.commands.build_request import BuildOptions, BuildRequest, choose_platform
 from danlu.commands.image.manage import normalize_name
 from danlu.commands.local_modules import classify_search_path, find_local_modules
 from danlu.commands.packed_runs import explain_failure, find_layers, read_file, run_predictor

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
 from danlu.assemble.targets import Target, assemble_targets
-from danlu.commands.build import choose_platform, last_build_key
+from danlu.builder.types import VertexForecast
+from danlu.commands.build_request import choose_platform, last_build_key
 from danlu.environment.lock import LockedSetting
 from danlu.environment.types import Environment
 from danlu.errors import LockError, OutsideError
@@ -28,20 +29,6 @@ if TYPE_CHECKING:
     from danlu.environment.types import ProjectDigests
 
 LockState = Literal["fits", "missing", "stale"]
-
-
-class VertexForecast(msgspec.Struct, frozen=True):
-    """What a build would do with a vertex, and why.
-
-    ``maybe`` means that an input will be built, and the vertex only if the result differs.
-    ``size`` is that of its layers and ``download`` what may have to be downloaded, both in bytes
-    and 0 if unknown.
-    """
-
-    state: Literal["cached", "build", "maybe"]
-    why: str
-    size: int = 0
-    download: int = 0
 
 
 class PlannedVertex(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.builder.embedded.cache_keys import definition_key, stack_key
 from danlu.builder.embedded.context import VertexResult, make_cached_result, merge_results
-from danlu.commands.plan import VertexForecast
+from danlu.builder.types import VertexForecast
 from danlu.environment.package_names import requirement_name
 from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex

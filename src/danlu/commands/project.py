@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as replace_fields
 
@@ -208,9 +208,7 @@ class Project:
         packages = self._digest_packages(environment, digests)
         return replace_fields(ProjectDigests(files, context=context), **packages)
 
-    def _digest_packages(
-        self, environment: Environment, digests: FileDigests
-    ) -> dict[str, dict[str, str]]:
+    def _digest_packages(self, environment: Environment, digests: FileDigests) -> dict[str, Any]:
         """Return the digests of the project's files that its Python packages are installed from.
 
         They are the fields of :class:`ProjectDigests`, by name.
@@ -218,7 +216,11 @@ class Project:
         if not environment.python_packages:
             return {}
         from danlu.sources.pypi.indexes import read_index_settings
-        from danlu.sources.pypi.requirements import declared_paths, list_editable_paths
+        from danlu.sources.pypi.requirements import (
+            declared_paths,
+            list_absent_locks,
+            list_editable_paths,
+        )
         from danlu.sources.pypi.source_tree import digest_source
 
         declared = environment.python_packages
@@ -233,8 +235,9 @@ class Project:
             elif path.exists():
                 name = os.path.relpath(path, self.directory)
                 packages[name] = digest_source(self.directory, path, digests)
+        absent = list_absent_locks(declared, self.directory)
         if not used_in_place:
-            return {"packages": packages}
+            return {"packages": packages, "absent": absent}
         from danlu.sources.pypi.editable_metadata import digest_metadata, locate_editable
 
         editable: dict[str, str] = {}
@@ -245,7 +248,7 @@ class Project:
             if self.portable:
                 place = locate_editable(self.directory, path)
                 copies[place] = digest_source(self.directory, path, digests)
-        return {"packages": packages, "editable": editable, "copies": copies}
+        return {"packages": packages, "editable": editable, "copies": copies, "absent": absent}
 
 
 @dataclass(frozen=True)

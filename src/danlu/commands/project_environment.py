@@ -33,7 +33,8 @@ def find_project_environment(
     if found is not None:
         return found
     # A project that has not changed starts without loading the builder.
-    from danlu.commands.build import BuildOptions, BuildRequest, find_or_build_environment
+    from danlu.commands.build import find_or_build_environment
+    from danlu.commands.build_request import BuildOptions, BuildRequest
 
     options = BuildOptions(offline=offline, frozen=frozen)
     return find_or_build_environment(BuildRequest(project, settings, options, progress))

@@ -123,15 +123,10 @@ def run_command(
                 work=work,
                 uid=uid,
                 share=not gpus,
+                variables={**dict(config.environment), **variables},
                 progress=progress,
             )
         with edits as gpu_edits:
-            if gpu_edits.devices:
-                from danlu.engine.gpu.provider import find_hidden_gpus
-
-                hidden = find_hidden_gpus(gpu_edits, {**dict(config.environment), **variables})
-                if hidden:
-                    progress(Message(f"warning: {hidden}", 0.0))
             code = run_here(
                 add_bytecode_trees(store, stored, stack),
                 config,

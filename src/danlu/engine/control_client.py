@@ -24,6 +24,11 @@ _CHUNK_SIZE = 1 << 16
 _REQUEST_TIMEOUT = 10.0
 
 
+def terminal_variables() -> dict[str, str]:
+    """Return the variables that say to a program what our terminal is."""
+    return {"TERM": os.environ.get("TERM", "xterm")}
+
+
 def connect_control_socket(
     path: str | os.PathLike[str], request: bytes, *, descriptors: Sequence[int] = ()
 ) -> socket.socket:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danlu.engine.control_client import send_request
+from danlu.engine.control_client import send_request, terminal_variables
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.foreground_exec import terminal_variables
 from danlu.engine.types import ExecRequest
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
+from danlu.util.decoding import decode_json
 from danlu.util.fd_limit import fd_shortage_error, is_fd_shortage
 from danlu.util.json_codec import encode
 
@@ -85,7 +85,7 @@ def request_from_supervisor(
         data = send_request(environment.control_socket, msgspec.json.encode(request))
     except OSError as error:
         raise translate_connect_error(error, environment.name) from error
-    response = msgspec.json.decode(data, type=SupervisorResponse)
+    response = decode_json(data, SupervisorResponse)
     raise_response_error(response)
     return response
 

@@ -23,11 +23,6 @@ _EXIT_HANGUP = 128 + signal.SIGHUP
 _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-def terminal_variables() -> dict[str, str]:
-    """Return the variables that say to a program what our terminal is."""
-    return {"TERM": os.environ.get("TERM", "xterm")}
-
-
 def run_in_foreground(
     directory: str | os.PathLike[str],
     request: bytes,

@@ -20,6 +20,7 @@ import msgspec
 
 from danlu.errors import OutsideError, UsageError
 from danlu.sources.build_context import list_entries
+from danlu.util.decoding import convert_value
 from danlu.util.safe_paths import (
     ProjectTree,
     open_beneath,
@@ -141,7 +142,7 @@ def encode_value(value: object) -> bytes:
 
 def decode_value(data: bytes, type: type[M]) -> M:
     """Decode what :func:`encode_value` has written; raise :class:`ValueError` if it is invalid."""
-    return msgspec.convert(json.loads(data), type)
+    return convert_value(json.loads(data), type)
 
 
 def write_message(stream: BinaryIO, message: msgspec.Struct) -> None:

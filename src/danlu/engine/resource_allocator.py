@@ -19,6 +19,7 @@ import msgspec
 
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.errors import MachineError
+from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 
@@ -186,7 +187,7 @@ def read_gpu_owners(path: Path) -> dict[Path, tuple[int, ...]]:
 
 def _read_state(path: Path) -> _AllocationState:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_AllocationState)
+        return decode_json(path.read_bytes(), _AllocationState)
     except (FileNotFoundError, msgspec.MsgspecError):
         return _AllocationState()
 

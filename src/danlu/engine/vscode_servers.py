@@ -25,6 +25,7 @@ import msgspec
 
 from danlu.engine.types import EnvironmentContainer, ExecRequest, VolumeMount
 from danlu.errors import DanluError, UsageError
+from danlu.util.decoding import decode_json
 from danlu.util.files import read_regular_file
 from danlu.util.sanitize import escape_unprintable
 
@@ -109,7 +110,7 @@ def read_server(directory: Path) -> VscodeServer:
     if data is None:
         raise UsageError("it has no product.json")
     try:
-        product = msgspec.json.decode(data, type=_ProductFile)
+        product = decode_json(data, _ProductFile)
     except msgspec.MsgspecError as error:
         raise UsageError(f"product.json is invalid: {error}") from error
     checks = (

@@ -298,6 +298,7 @@ class ProjectDigests(msgspec.Struct, frozen=True):
     ``context`` is the digest of the whole project if a step sees it, else empty. ``editable`` maps
     the directories of editable packages to digests of their metadata; ``copies`` maps them to
     digests of their content if the image must work without the project, else it is empty.
+    ``absent`` are paths of files that would count, but do not exist: ``uv.lock``.
     """
 
     files: Mapping[str, str] = {}
@@ -306,6 +307,7 @@ class ProjectDigests(msgspec.Struct, frozen=True):
     editable: Mapping[str, str] = {}
     copies: Mapping[str, str] = {}
     sources: Mapping[str, ProjectDigests] = {}
+    absent: tuple[str, ...] = ()
 
     def merge_sources(self) -> ProjectDigests:
         """Return the digests of all environments together: a path has the same digest in each."""
@@ -317,6 +319,7 @@ class ProjectDigests(msgspec.Struct, frozen=True):
                 merged.context or other.context,
                 {**other.editable, **merged.editable},
                 {**other.copies, **merged.copies},
+                absent=tuple(dict.fromkeys((*merged.absent, *other.absent))),
             )
         return merged
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from danlu.util.decoding import decode_json
+
 
 class ImageConfig(msgspec.Struct, frozen=True):
     """How an image runs (OCI image spec, config.md).
@@ -40,7 +42,7 @@ def parse_image_config(config: bytes) -> ImageConfig:
 
     Raises :class:`msgspec.DecodeError` or :class:`msgspec.ValidationError` for other bytes.
     """
-    run = msgspec.json.decode(config, type=_ConfigFile).config or _RuntimeConfig()
+    run = decode_json(config, _ConfigFile).config or _RuntimeConfig()
     pairs = [text.partition("=") for text in run.env or ()]
     return ImageConfig(
         environment=tuple((name, value) for name, _, value in pairs),

@@ -13,6 +13,7 @@ import msgspec
 from danlu.errors import MachineError, OutsideError, UsageError
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.config import ClientCertificate, ClientIdentity
+from danlu.util.decoding import decode_json
 from danlu.util.process import CompletedProcess, run
 from danlu.util.sanitize import escape_unprintable, strip_control_sequences
 
@@ -146,7 +147,7 @@ class ExecPlugin:
         self, completed: CompletedProcess
     ) -> tuple[ClientIdentity, datetime | None]:
         try:
-            credential = msgspec.json.decode(completed.stdout, type=_ExecCredential)
+            credential = decode_json(completed.stdout, _ExecCredential)
         except msgspec.MsgspecError:
             # Without the decoder's message, which could contain a part of the secret.
             raise self._invalid_output("not an ExecCredential") from None

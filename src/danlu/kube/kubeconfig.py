@@ -20,6 +20,7 @@ import yaml
 from danlu.errors import UsageError
 from danlu.kube.config import ClusterConfig, Credentials, StaticCredentials
 from danlu.kube.exec_plugin import ExecConfig, ExecPlugin
+from danlu.util.decoding import convert_value
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -251,7 +252,7 @@ def _parse_file(path: Path) -> _KubeconfigFile:
         # Without the parser's message, which quotes the file and could contain a secret.
         raise UsageError(f"{path}: invalid YAML") from None
     try:
-        return msgspec.convert(data, _KubeconfigFile)
+        return convert_value(data, _KubeconfigFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: invalid kubeconfig: {error}") from error
 

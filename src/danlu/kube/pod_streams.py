@@ -17,6 +17,7 @@ from danlu.errors import OutsideError
 from danlu.kube.errors import ApiStatus, BadRequest, ConnectionLost, Forbidden
 from danlu.kube.resources import PODS
 from danlu.kube.transport import Transport
+from danlu.util.decoding import decode_json
 from danlu.util.sanitize import escape_unprintable
 
 _EXEC_PROTOCOL = "v5.channel.k8s.io"
@@ -204,6 +205,6 @@ async def _send_message(socket: aiohttp.ClientWebSocketResponse, message: bytes,
 
 def _decode_status(data: bytes) -> ApiStatus:
     try:
-        return msgspec.json.decode(data, type=ApiStatus)
+        return decode_json(data, ApiStatus)
     except msgspec.MsgspecError as error:
         raise OutsideError(f"invalid status of a program: {error}") from error

@@ -25,6 +25,7 @@ from danlu.oci.reference import Reference
 from danlu.oci.tar.read import LayerError, Readable, TypeFlag
 from danlu.oci.tar.write import END_OF_ARCHIVE, block_padding, encode_header
 from danlu.oci.types import MAX_DOCUMENT_SIZE
+from danlu.util.decoding import decode_json
 from danlu.util.sanitize import escape_unprintable
 
 _MAX_MEMBERS = 100_000
@@ -152,9 +153,7 @@ class DockerArchive:
 
     def _parse_images(self) -> Iterator[ArchiveImage]:
         try:
-            entries = msgspec.json.decode(
-                self._read_document("manifest.json"), type=list[_ManifestEntry]
-            )
+            entries = decode_json(self._read_document("manifest.json"), list[_ManifestEntry])
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
             raise OutsideError(
                 f"{self._name}: invalid manifest.json: {escape_unprintable(str(error))}"

@@ -13,6 +13,7 @@ import msgspec
 
 from danlu.errors import OutsideError
 from danlu.oci.digest import Digest, is_digest, sha256
+from danlu.util.decoding import decode_json
 from danlu.util.sanitize import escape_unprintable
 
 #: Larger manifests and configs are rejected, because they are read into memory.
@@ -237,6 +238,6 @@ def _decode_json(raw: bytes, kind: type[_T], what: str) -> _T:
     if len(raw) > MAX_DOCUMENT_SIZE:
         raise OutsideError(f"the {what} has {len(raw)} bytes; the limit is {MAX_DOCUMENT_SIZE}")
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decode_json(raw, kind)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise OutsideError(f"invalid {what}: {escape_unprintable(str(error))}") from error

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from danlu.kube.clock import Clock
 from danlu.kube.controller import Controller, map_to_owner, map_to_self
 from danlu.kube.core_v1 import Pod
@@ -45,6 +43,7 @@ from danlu.training.framework import Framework
 from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import RestartBackoff
+from danlu.util.decoding import convert_value
 
 _PODS = PODS.with_model(Pod)
 _SERVICES = SERVICES.with_model(ServiceObject)
@@ -185,7 +184,7 @@ class ControllerSet:
             recorder=self.recorder,
             expectations=self.expectations,
             clock=self.clock,
-            backoff=msgspec.convert(self.settings.pace, RestartBackoff),
+            backoff=convert_value(self.settings.pace, RestartBackoff),
         )
 
 

@@ -18,6 +18,7 @@ from danlu.operator.types import DecoratorSpec, OperatorSettings
 from danlu.training.registry import find_framework
 from danlu.training.validation import is_dns_label
 from danlu.training.yaml_with_lines import read_yaml
+from danlu.util.decoding import convert_value
 from danlu.util.urls import mask_credentials
 
 DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
@@ -315,7 +316,7 @@ def parse_decorators(text: str, file: str) -> tuple[DecoratorSpec, ...]:
     for value, _ in read_yaml(text, file):
         values += value if isinstance(value, list) else [value]
     try:
-        specs = msgspec.convert(values, tuple[_StrictDecoratorSpec, ...])
+        specs = convert_value(values, tuple[_StrictDecoratorSpec, ...])
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{file}: invalid list of decorators: {error}",

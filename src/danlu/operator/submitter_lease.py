@@ -30,6 +30,7 @@ from danlu.training.names import (
     submitter_lease_name,
 )
 from danlu.training.types import JobStatus
+from danlu.util.decoding import decode_json
 
 SUBMITTER_GONE = "submitter gone"
 _log = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ def _is_inactive(job: JobObject) -> bool:
     if metadata.deletion_timestamp is not None or STOPPED_ANNOTATION in metadata.annotations:
         return True
     try:
-        return msgspec.json.decode(job.status, type=JobStatus).finished
+        return decode_json(job.status, JobStatus).finished
     except msgspec.MsgspecError:
         # The reconciler of the job reports an invalid status.
         return True

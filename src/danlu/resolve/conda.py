@@ -10,7 +10,7 @@ from danlu.environment.lock import LockedBase, LockedCondaPackage
 from danlu.environment.requirements import list_all_conda_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, Span, UsageError
-from danlu.resolve.resolve import ResolveContext
+from danlu.resolve.context import ResolveContext
 from danlu.sources.conda.channels import confine_channels, read_channel_settings
 from danlu.sources.conda.solve import (
     CondaRequest,

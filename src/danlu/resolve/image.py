@@ -14,8 +14,8 @@ from danlu.environment.lock import LockedBase, LockedImage
 from danlu.errors import OutsideError, ResolveError, UsageError
 from danlu.graph.image_config import parse_image_config
 from danlu.oci.digest import Digest
+from danlu.resolve.context import ResolveContext
 from danlu.resolve.package_manager import require_apt
-from danlu.resolve.resolve import ResolveContext
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import SYSTEM_PATH, ProcessSpec, RootFilesystem
 from danlu.sources.image import (

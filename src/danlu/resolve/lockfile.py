@@ -28,6 +28,7 @@ from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import LockError, Span
 from danlu.graph.ops import DebPackage, Platform
 from danlu.lang.functions import LOCK_SECTIONS
+from danlu.util.decoding import convert_value
 from danlu.util.toml_text import format_key, format_value
 
 HEADER = (
@@ -140,9 +141,9 @@ def _read_function(name: str, value: Any, text: str, file: str) -> FunctionLock:
             f"{file}: section {name} has an unknown field {unknown}", hint=_RESTORE_HINT
         )
     try:
-        lock = msgspec.convert(fields, FunctionLock)
+        lock = convert_value(fields, FunctionLock)
         sections = {
-            key: msgspec.convert(value[key], tuple[section.pin, ...])  # type: ignore[name-defined]
+            key: convert_value(value[key], tuple[section.pin, ...])  # type: ignore[name-defined]
             for key, section in LOCK_SECTIONS.items()
             if key in value
         }

@@ -18,8 +18,8 @@ from danlu.errors import ChecksumError, OutsideError, ResolveError, UsageError
 from danlu.graph.ops import Platform
 from danlu.oci.archive import read_zip_member
 from danlu.oci.git_tree import read_archive_tree
+from danlu.resolve.context import ResolveContext
 from danlu.resolve.image import read_dpkg_status, resolve_digest
-from danlu.resolve.resolve import ResolveContext
 from danlu.resolve.system import find_system_versions
 from danlu.sandbox.machine_settings import WHEN_LOCKING
 from danlu.sources.build_context import digest_path

@@ -378,9 +378,14 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     ),
     MachineSetting(
         "nowhere",
+        "`install.python_packages(pyproject=)` reads them for the packages of that project",
+        uv=("sources", "workspace", "package"),
+    ),
+    MachineSetting(
+        "nowhere",
         "only uv's commands for projects use it",
         uv=(
-            *("sources", "no-sources", "no-sources-package", "workspace", "managed", "package"),
+            *("no-sources", "no-sources-package", "managed"),
             *("default-groups", "dependency-groups", "dev-dependencies", "build-backend"),
             *("conflicts", "cache-keys", "add-bounds", "audit"),
             *("publish-url", "trusted-publishing", "check-url"),

@@ -327,14 +327,15 @@ def _read_subid_file(file: str, name: str) -> list[_IdRange]:
 
 def _query_getsubids(name: str, flag: str) -> list[_IdRange]:
     """Return the ranges that a directory service has, by getsubids(1): ``0: name start count``."""
-    import subprocess  # rarely needed, and slow to import at a container start
+    # Rarely needed, and slow to import at a container start.
+    from danlu.util.process_activity import run_program
 
     program = shutil.which("getsubids")
     if program is None:
         return []
     args = [program, *(["-g"] if flag == "-g" else []), name]
-    completed = subprocess.run(args, capture_output=True, text=True, check=False)
-    entries = [line.split() for line in completed.stdout.splitlines()]
+    completed = run_program(args)
+    entries = [line.split() for line in completed.stdout.decode(errors="replace").splitlines()]
     return [
         _IdRange(int(fields[2]), int(fields[3]))
         for fields in entries

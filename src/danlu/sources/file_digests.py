@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.util.decoding import prepare_type
 from danlu.util.files import write_atomic
 
 _CHUNK_SIZE = 1 << 20
@@ -107,6 +108,7 @@ class FileDigests:
 
 def _read_digests(file: Path) -> dict[bytes, bytes]:
     try:
+        prepare_type(_SavedDigests)
         saved = msgspec.msgpack.decode(file.read_bytes(), type=_SavedDigests)
     except (OSError, msgspec.DecodeError, ValueError):
         return {}

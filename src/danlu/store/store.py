@@ -349,7 +349,7 @@ class Store:
         With ``repair``, damaged objects are removed together with the records and images that need
         them, and so is garbage. Nothing is removed if a layer or blob cannot be read, which is
         reported but is not damage. A store with a damaged index cannot be opened:
-        :func:`danlu.store.fsck.check_store` checks the index first.
+        :func:`danlu.store.index_check.check_store` checks the index first.
         """
         from danlu.store.fsck import check  # loaded by no build
 

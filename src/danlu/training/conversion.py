@@ -19,6 +19,7 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
+from danlu.util.decoding import convert_value
 
 # Options that Job has as fields.
 _NO_OPTIONS = ("elasticPolicy", "successPolicy", "cleanPodPolicy")
@@ -76,7 +77,7 @@ def status_to_manifest(status: JobStatus) -> dict[str, Any]:
 def read_status(document: Mapping[str, Any]) -> JobStatus:
     """Parse the ``status`` of a manifest; raises :class:`ManifestError` if it is invalid."""
     try:
-        return msgspec.convert(_drop_nulls(document), JobStatus)
+        return convert_value(_drop_nulls(document), JobStatus)
     except msgspec.ValidationError as error:
         raise ManifestError(f"invalid status: {error}") from error
 
@@ -172,7 +173,7 @@ def parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
         policy.setdefault("cleanPodPolicy", legacy)
     if "schedulingPolicy" in policy:
         policy["schedulingPolicy"] = _drop_unset(policy["schedulingPolicy"])
-    return msgspec.convert(policy, RunPolicy)
+    return convert_value(policy, RunPolicy)
 
 
 def parse_elastic_policy(
@@ -181,7 +182,7 @@ def parse_elastic_policy(
     """Parse ``spec.elasticPolicy``; a missing bound is the other one, or the number of workers."""
     if spec.get("elasticPolicy") is None:
         return None
-    policy = msgspec.convert(_drop_unset(spec["elasticPolicy"]), ElasticPolicy)
+    policy = convert_value(_drop_unset(spec["elasticPolicy"]), ElasticPolicy)
     low, high = policy.min_replicas, policy.max_replicas
     workers = replicas[_WORKER].replicas if _WORKER in replicas else None
     return msgspec.structs.replace(

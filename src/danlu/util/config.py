@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from danlu.errors import UsageError
+from danlu.util.decoding import convert_value
 from danlu.util.human import parse_duration, parse_size
 from danlu.util.suggest import did_you_mean
 
@@ -197,7 +198,7 @@ def _override_setting(
     try:
         fields = {**msgspec.structs.asdict(config), name: value}
         # Not strict: variables and flags are text even if the field is a number.
-        changed = msgspec.convert(fields, Configuration, strict=False)
+        changed = convert_value(fields, Configuration, strict=False)
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at ")[0]
         raise UsageError(f"{source}={value}: {reason}", hint=_HINT) from error
@@ -209,7 +210,7 @@ def _override_kubernetes(config: Configuration, texts: Mapping[str, str]) -> Con
     """Return ``config`` with fields of its ``kubernetes`` table replaced by variables."""
     try:
         fields = {**msgspec.structs.asdict(config.kubernetes), **texts}
-        changed = msgspec.convert(fields, KubernetesConfig, strict=False)
+        changed = convert_value(fields, KubernetesConfig, strict=False)
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at ")[0]
         names = ", ".join(f"DANLU_KUBERNETES_{name.upper()}" for name in texts)

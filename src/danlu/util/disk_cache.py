@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def read_cache(
         # An entry from the future means that the clock was wrong, then or now.
         if not -1 <= age <= seconds:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decode_json(path.read_bytes(), kind)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 
 #: Lies next to the trees whose owners it explains.
@@ -74,7 +75,7 @@ def _read_map(name: str) -> tuple[_Range, ...]:
 def load_recorded_id_maps(directory: Path) -> IdMaps | None:
     """Return the maps under which trees in ``directory`` were created, or None if unknown."""
     try:
-        return msgspec.json.decode((directory / _FILE_NAME).read_bytes(), type=IdMaps)
+        return decode_json((directory / _FILE_NAME).read_bytes(), IdMaps)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from danlu.errors import UsageError
+from danlu.util.decoding import prepare_type
 
 T = TypeVar("T")
 
@@ -40,4 +41,5 @@ def encode(value: object) -> bytes:
 
 def decode(data: bytes, type: type[T]) -> T:
     """Decode a value encoded by :func:`encode`; raises :class:`msgspec.ValidationError`."""
+    prepare_type(type)
     return msgspec.json.decode(data, type=type, dec_hook=_from_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,12 @@ import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
 from danlu.util.pdeathsig import with_parent_death_signal
-from danlu.util.process_activity import list_process_tree, read_activity
+from danlu.util.process_activity import (
+    STUCK_SECONDS,
+    kill_process_tree,
+    read_activity,
+    stuck_error,
+)
 
 _ACTIVITY_POLL_SECONDS = 1.0
 _KILL_TIMEOUT_SECONDS = 5.0
@@ -51,8 +55,9 @@ async def run(
 
     ``is_stuck`` is asked from time to time whether to give up, with the seconds for which the
     program and its children have neither read, written nor computed anything. Raises
-    :class:`TimeoutError` then, and :class:`FileNotFoundError` if the program does not exist.
-    Cancelling kills the child.
+    :class:`TimeoutError` then; without it :class:`TemporaryError` after
+    :data:`~danlu.util.process_activity.STUCK_SECONDS`. Raises :class:`FileNotFoundError` if the
+    program does not exist. Cancelling kills the child.
     """
     process = await anyio.open_process(
         with_parent_death_signal(args),
@@ -70,7 +75,7 @@ async def run(
 
     stuck = False
 
-    async def watch_activity(is_stuck: Callable[[float], bool]) -> None:
+    async def watch_activity() -> None:
         nonlocal stuck
         before, since = read_activity(process.pid), anyio.current_time()
         while not stuck:
@@ -78,17 +83,15 @@ async def run(
             now, time = read_activity(process.pid), anyio.current_time()
             if now != before:
                 before, since = now, time
-            stuck = is_stuck(time - since)
-        for member in list_process_tree(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+            idle = time - since
+            stuck = is_stuck(idle) if is_stuck is not None else idle > STUCK_SECONDS
+        kill_process_tree(process.pid)
         await anyio.sleep(_KILL_TIMEOUT_SECONDS)
         watching.cancel_scope.cancel()  # a process that is not a descendant any more has the pipes
 
     try:
         async with anyio.create_task_group() as watching:
-            if is_stuck is not None:
-                watching.start_soon(watch_activity, is_stuck)
+            watching.start_soon(watch_activity)
             async with anyio.create_task_group() as group:
                 assert process.stdout is not None
                 assert process.stderr is not None
@@ -103,6 +106,8 @@ async def run(
             watching.cancel_scope.cancel()
     finally:
         await kill_and_reap(process)
+    if stuck and is_stuck is None:
+        raise stuck_error(args[0], STUCK_SECONDS)
     if stuck:
         raise TimeoutError(f"{args[0]} is stuck")
     assert process.returncode is not None

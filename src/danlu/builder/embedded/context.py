@@ -11,6 +11,7 @@ import msgspec
 from danlu.errors import DanluError, StepFailed
 from danlu.graph.image_config import ImageConfig
 from danlu.sandbox.types import SYSTEM_PATH
+from danlu.util.decoding import convert_value
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 
 # Only for annotations: most builds use neither a sandbox nor an index, and these take long to load.
@@ -171,7 +172,7 @@ def make_cached_result(
     below = inputs[0].stack if inputs and op.is_step else ()
     recorded = record.get("inherited")
     if recorded is not None:
-        inherited = msgspec.convert(recorded, ImageConfig)
+        inherited = convert_value(recorded, ImageConfig)
     else:
         inherited = inputs[0].inherited if inputs else ImageConfig()
     return VertexResult(layers, (*below, *layers), artifacts or {}, inherited)

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.errors import OutsideError, UsageError
+from danlu.util.decoding import decode_json
 from danlu.util.files import is_special_file, write_atomic
 from danlu.util.sanitize import strip_control_sequences
 
@@ -87,7 +88,7 @@ def read_bundle(path: Path) -> tuple[ReportHeader, dict[str, bytes]]:
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise UsageError(f"{path} is not a bundle of `danlu report`: {error}") from error
     try:
-        header = msgspec.json.decode(files.get(HEADER_NAME, b""), type=ReportHeader)
+        header = decode_json(files.get(HEADER_NAME, b""), ReportHeader)
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path} is not a bundle of `danlu report`: {error}") from error
     if header.version != 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from danlu.sources.build_context import find_ignored
 from danlu.store import Store
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.fork import run_in_child
+from danlu.util.process_activity import run_program
 from danlu.util.safe_paths import ProjectTree, write_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
@@ -161,16 +161,9 @@ def _copy_upper(source: Path, target: Path, _: LayerView) -> tuple[UnreproducedC
     """Copy a tree with owners, whiteouts and attributes, sharing blocks where possible."""
     command = ["cp", "-a", "--reflink=auto", str(source), str(target)]
     # Names of files need not be UTF-8.
-    completed = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env={**os.environ, "LC_ALL": "C"},
-        check=False,
-    )
+    completed = run_program(command, env={**os.environ, "LC_ALL": "C"})
     if completed.returncode:
-        details = tuple(completed.stderr.splitlines()[:5])
+        details = tuple(completed.stderr.decode(errors="replace").splitlines()[:5])
         if ran_out_of_space(target.parent, details):
             raise disk_full_error("the store, to which the changes are copied", output=details)
         raise OutsideError(

@@ -18,6 +18,7 @@ import msgspec
 from danlu.commands.environments.layer_reading import has_linked_directory, read_text
 from danlu.environment.image_layout import CONDA_PREFIX
 from danlu.sandbox.layer_view import LayerView
+from danlu.util.decoding import decode_json
 
 _PREFIX = CONDA_PREFIX.lstrip("/")
 _RECORDS = f"{_PREFIX}/conda-meta"
@@ -114,7 +115,7 @@ def _list_files(record: _CondaRecord) -> Iterator[tuple[str, str]]:
 
 def _parse_record(text: str | None) -> _CondaRecord | None:
     try:
-        record = msgspec.json.decode(text or "", type=_CondaRecord)
+        record = decode_json(text or "", _CondaRecord)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
     return record if record.is_valid else None

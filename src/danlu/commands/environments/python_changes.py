@@ -20,6 +20,7 @@ from danlu.commands.environments.layer_reading import read_lower, read_text
 from danlu.environment.image_layout import VENV
 from danlu.oci.overlay import is_whiteout
 from danlu.sandbox.layer_view import LayerView
+from danlu.util.decoding import decode_json
 
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 #: Without credentials, and with a commit, which no one can move.
@@ -198,7 +199,7 @@ def _parse_direct_url(text: str | None) -> str:
     if text is None:
         return ""
     try:
-        direct = msgspec.json.decode(text, type=_DirectUrl)
+        direct = decode_json(text, _DirectUrl)
     except (msgspec.MsgspecError, UnicodeEncodeError):
         return "unknown"
     if direct.vcs_info is None:

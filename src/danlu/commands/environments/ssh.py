@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from danlu.commands.environments.ssh_hosts import add_ssh_host, hosts_directory
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.ssh.connection_client import serve_by_listener
 from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import host_name
+from danlu.engine.ssh.stdio_service import serve_by_listener
 from danlu.errors import DanluError, MachineError, UsageError
 
 

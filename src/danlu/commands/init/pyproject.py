@@ -14,8 +14,8 @@ from danlu.errors import UsageError
 def read_pyproject(path: Path, directory: Path, draft: BuildFileDraft) -> str:
     """Add the dependencies of ``path``; return its Python as a version specifier.
 
-    Extras and dependency groups cannot be listed by name: with them, the build file refers to
-    ``path``, which must be in ``directory``.
+    Extras, dependency groups, and what uv knows of a project cannot be listed by name: with them,
+    the build file refers to ``path``, which must be in ``directory``.
     """
     try:
         with path.open("rb") as file:
@@ -29,7 +29,11 @@ def read_pyproject(path: Path, directory: Path, draft: BuildFileDraft) -> str:
     else:
         groups, extras = _choose_additional(value, draft)
         is_dynamic = "dependencies" in _get_list(project, "dynamic", path)
-        if (groups or extras) and not is_dynamic and path.resolve().is_relative_to(directory):
+        if (
+            (groups or extras or _uses_uv(value, path.parent))
+            and not is_dynamic
+            and path.resolve().is_relative_to(directory)
+        ):
             place = path.resolve().relative_to(directory).as_posix()
             chosen = (("groups", groups), ("extras", extras))
             keywords = (("pyproject", place), *((name, names) for name, names in chosen if names))
@@ -42,6 +46,12 @@ def read_pyproject(path: Path, directory: Path, draft: BuildFileDraft) -> str:
     draft.wants_python = bool(project or poetry or draft.calls)
     _add_source_layout(path.parent, project or poetry, draft)
     return wanted
+
+
+def _uses_uv(value: Mapping[str, Any], directory: Path) -> bool:
+    """Return whether sources, or a ``uv.lock``, say where the packages come from."""
+    sources = _get_table(_get_table(_get_table(value, "tool"), "uv"), "sources")
+    return bool(sources) or (directory / "uv.lock").is_file()
 
 
 def _choose_additional(

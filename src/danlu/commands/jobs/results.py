@@ -19,6 +19,7 @@ from danlu.commands.jobs.first_failure import find_cause, is_lost_connection
 from danlu.errors import UsageError
 from danlu.replica_runtime import encoding
 from danlu.replica_runtime.pickles import find_version_conflicts
+from danlu.util.decoding import convert_value
 from danlu.util.sanitize import strip_control_sequences
 
 #: The length limits of a message and of a type name, in characters.
@@ -93,7 +94,7 @@ def open_values(
     :class:`UsageError` for pickles that are not ``trusted``, and for unreadable data.
     """
     try:
-        returned = msgspec.convert(encoding.decode(data, views=True), _ReturnedValues)
+        returned = convert_value(encoding.decode(data, views=True), _ReturnedValues)
     except (encoding.DecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"cannot read the results of the job: {error}") from error
     _refuse_pickles(returned.values, trusted=trusted, job=job)
@@ -171,7 +172,7 @@ def find_causing_error(errors: Mapping[str, ReplicaError]) -> str:
 def open_error(data: bytes) -> ReplicaError | None:
     """Return the exception a replica reported; None if unreadable."""
     try:
-        found = msgspec.convert(encoding.decode(data), ReplicaError)
+        found = convert_value(encoding.decode(data), ReplicaError)
     except (encoding.DecodeError, msgspec.ValidationError):
         return None
     return msgspec.structs.replace(

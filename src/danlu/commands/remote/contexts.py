@@ -15,6 +15,7 @@ from danlu.commands.settings import Settings
 from danlu.engine.environment_engines import ENGINE_NAMES
 from danlu.errors import UsageError
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
@@ -152,7 +153,7 @@ def read_contexts(paths: Paths) -> ContextFile:
     """Read the contexts that were created; raise :class:`UsageError` if the file is damaged."""
     path = _context_file(paths)
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=ContextFile)
+        file = decode_json(path.read_bytes(), ContextFile)
     except FileNotFoundError:
         return ContextFile()
     except msgspec.MsgspecError as error:

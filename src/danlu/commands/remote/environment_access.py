@@ -22,6 +22,7 @@ from danlu.engine.environment_directory import (
 )
 from danlu.engine.ssh.keys import environment_keys
 from danlu.errors import DanluError, OutsideError, StoreError
+from danlu.util.decoding import decode_json
 from danlu.util.paths import Paths
 
 _PRIVATE_KEY = re.compile(
@@ -66,7 +67,7 @@ def parse_access_list(data: bytes, host: str) -> AccessList:
     become part of an SSH configuration.
     """
     try:
-        access = msgspec.json.decode(data, type=AccessList)
+        access = decode_json(data, AccessList)
         for environment in access.environments:
             check_environment_name(environment.name)
     except (msgspec.MsgspecError, DanluError) as error:

@@ -19,6 +19,7 @@ from danlu.commands.remote.remote_host import RemoteHost
 from danlu.engine.environment_directory import check_environment_name
 from danlu.errors import DanluError, OutsideError
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.util.decoding import convert_value, decode_json
 from danlu.util.paths import Paths
 from danlu.util.sanitize import escape_unprintable
 
@@ -81,7 +82,7 @@ def parse_environments(rows: Sequence[Mapping[str, Any]]) -> Sequence[ListedEnvi
 
     Raises :class:`msgspec.ValidationError` if a field is invalid.
     """
-    return msgspec.convert(rows, tuple[ListedEnvironment, ...])
+    return convert_value(rows, tuple[ListedEnvironment, ...])
 
 
 def list_remote_environments(context: str, host: RemoteHost) -> Sequence[dict[str, Any]]:
@@ -101,7 +102,7 @@ def list_remote_environments(context: str, host: RemoteHost) -> Sequence[dict[st
         reason = escape_unprintable(lines[-1]) if lines else f"exit code {done.returncode}"
         raise OutsideError(f"cannot list the environments of {host.name}: {reason}")
     try:
-        rows = msgspec.json.decode(done.stdout, type=list[dict[str, Any]])
+        rows = decode_json(done.stdout, list[dict[str, Any]])
         for environment in parse_environments(rows):
             check_environment_name(environment.name)
     except (msgspec.MsgspecError, DanluError) as error:

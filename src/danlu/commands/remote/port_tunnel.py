@@ -14,6 +14,7 @@ import msgspec
 
 from danlu.commands.remote.environment_access import TunnelPort
 from danlu.commands.remote.remote_host import RemoteHost, control_directory
+from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
@@ -109,7 +110,7 @@ class PortTunnel:
 
     def _read_state(self) -> TunnelState | None:
         try:
-            return msgspec.json.decode(self._state_file.read_bytes(), type=TunnelState)
+            return decode_json(self._state_file.read_bytes(), TunnelState)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 

@@ -27,6 +27,7 @@ from danlu.commands.remote.program_packages import (
 )
 from danlu.commands.remote.remote_host import SSH_FAILED, RemoteHost, raise_interrupt
 from danlu.errors import MachineError, OutsideError
+from danlu.util.decoding import decode_json
 from danlu.util.sanitize import escape_unprintable
 
 #: Below the home directory of the other machine.
@@ -100,7 +101,7 @@ def _send_files(host: RemoteHost, files: Iterable[tuple[Path, str]]) -> None:
 def _probe_machine(host: RemoteHost) -> MachineProbe:
     done = host.run(f"python3 -c '{_PROBE}'")
     try:
-        return msgspec.json.decode(done.stdout, type=MachineProbe)
+        return decode_json(done.stdout, MachineProbe)
     except msgspec.MsgspecError:
         raise MachineError(
             f"{host.name} has no python3",

@@ -17,6 +17,7 @@ from types import FrameType
 
 from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
 from danlu.errors import DanluError, MachineError, OutsideError
+from danlu.util.process_activity import run_program
 from danlu.util.sanitize import escape_unprintable
 
 #: ssh's exit code for its own failures.
@@ -89,7 +90,7 @@ class RemoteHost:
 
         Raises :class:`OutsideError` if the machine cannot be reached.
         """
-        done = subprocess.run(self.command(script), input=input, capture_output=True, check=False)
+        done = run_program(self.command(script), input=input)
         if done.returncode == SSH_FAILED:
             raise self.unreachable_error(done.stderr)
         return done

@@ -193,7 +193,8 @@ def build_target_image(
 def _build_project(
     project: Project, options: TrainOptions, settings: Settings, progress: Progress
 ) -> str:
-    from danlu.commands.build import BuildOptions, find_or_build_image
+    from danlu.commands.build import find_or_build_image
+    from danlu.commands.build_request import BuildOptions
 
     build_options = BuildOptions(offline=options.offline, frozen=options.frozen)
     image = find_or_build_image(

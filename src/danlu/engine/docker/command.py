@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from anyio import to_thread
 from anyio.abc import Process
 
 from danlu.errors import DanluError, MachineError, OutsideError
+from danlu.util.process_activity import run_program
 from danlu.util.sanitize import escape_unprintable
 
 #: What the programs read themselves, so that a container's value must not be in their environment.
@@ -61,15 +61,14 @@ class DockerCommand:
         It reads ``input``. ``variables`` are passed to containers by name
         (:func:`render_variables`). What the engine could not enforce is added to ``warnings``.
         Raises :class:`MachineError` if the program is missing or its daemon cannot be reached, and
-        :class:`OutsideError` with its last line if the command fails.
+        :class:`OutsideError` with its last line if the command fails, or does nothing for
+        long.
         """
-        done = subprocess.run(
+        done = run_program(
             [self.find_program(), *args],
             env={**os.environ, **(variables or {})},
             cwd=directory,
             input=input,
-            capture_output=True,
-            check=False,
         )
         if done.returncode:
             raise self.interpret_error(args[0], done.stderr.decode(errors="replace"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from danlu.engine.gpu.provider import list_gpu_choices, provide_gpus
+from danlu.engine.gpu.provider import find_hidden_gpus, list_gpu_choices, provide_gpus
 from danlu.engine.gpu.selection import (
     GpuChoice,
     GpuSelection,
@@ -71,6 +71,7 @@ def hold_gpus(
     work: Path,
     uid: int,
     share: bool,
+    variables: Mapping[str, str],
     progress: Progress,
 ) -> Iterator[ContainerEdits]:
     """Yield what GPUs need in a container of an image's layers, and keep them meanwhile.
@@ -82,14 +83,16 @@ def hold_gpus(
         work: A directory of this process.
         uid: The user id of this process outside of namespaces.
         share: As for :func:`allocate_gpus`.
+        variables: Those of the container.
     """
     owner = SupervisorDirectory(work / "gpus")
     allocator = ResourceAllocator(ledger_file(uid), owner.directory)
     with file_lock(owner.lock):
         selection, warning = allocate_gpus(parse_gpus(gpus), allocator, config, share=share)
-        if warning:
-            progress(Message(f"warning: {warning}", 0.0))
-        yield provide_gpus(selection, LayerView(layers), config)
+        edits = provide_gpus(selection, LayerView(layers), config)
+        for text in filter(None, (warning, find_hidden_gpus(edits, variables))):
+            progress(Message(f"warning: {text}", 0.0))
+        yield edits
 
 
 def _list_indexes(choices: Sequence[GpuChoice]) -> list[int]:

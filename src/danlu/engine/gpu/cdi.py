@@ -18,6 +18,7 @@ from danlu.engine.gpu.selection import GPU_NODE, GpuChoice, GpuSelection, choose
 from danlu.errors import MachineError
 from danlu.sandbox.nvidia_driver import NvidiaGpu
 from danlu.sandbox.types import ContainerEdits, DeviceNode, Mount, RuntimeHook
+from danlu.util.decoding import convert_value
 
 T = TypeVar("T")
 
@@ -233,7 +234,7 @@ def parse_cdi_devices(path: Path, data: bytes) -> list[CdiDevice]:
         document = _decode_document(path, data)
         if isinstance(document, dict) and document.get("kind") not in (KIND, None):
             return []
-        spec = msgspec.convert(document, _CdiSpec)
+        spec = convert_value(document, _CdiSpec)
         if spec.kind != KIND:
             return []
         common = _convert_edits(spec.container_edits)

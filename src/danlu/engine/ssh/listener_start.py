@@ -7,8 +7,6 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from danlu.engine.detached_process import read_report, spawn_module
 from danlu.engine.environment_control import (
     SupervisorResponse,
@@ -19,6 +17,7 @@ from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.connection_client import connect_listener
 from danlu.engine.ssh.keys import SshKeys, environment_keys
 from danlu.errors import OutsideError
+from danlu.util.decoding import decode_json
 from danlu.util.locks import file_lock
 
 
@@ -53,7 +52,7 @@ def raise_failure(directory: str | os.PathLike[str], data: bytes) -> None:
             f"the SSH server of {environment.name} ended before the connection",
             hint=f"see {environment_keys(environment).transport_log}",
         )
-    raise_response_error(msgspec.json.decode(data, type=SupervisorResponse))
+    raise_response_error(decode_json(data, SupervisorResponse))
 
 
 def _spawn_listener(environment: EnvironmentDirectory, keys: SshKeys) -> None:

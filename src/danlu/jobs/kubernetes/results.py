@@ -11,6 +11,7 @@ import msgspec
 from danlu.jobs.kubernetes.objects import PodObject, ReportObject
 from danlu.jobs.types import JobResult, JobView
 from danlu.training.types import ReplicaId
+from danlu.util.decoding import decode_json
 
 
 class _TerminationMessage(msgspec.Struct):
@@ -59,7 +60,7 @@ def _read_termination_messages(
 def _decode_message(message: str, field: str) -> bytes:
     """Return a field of the message; empty if it was not written by danlu."""
     try:
-        decoded = msgspec.json.decode(message, type=_TerminationMessage)
+        decoded = decode_json(message, _TerminationMessage)
         return base64.b64decode(getattr(decoded, field))
     except (msgspec.MsgspecError, binascii.Error, ValueError):
         return b""

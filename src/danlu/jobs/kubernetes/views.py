@@ -29,6 +29,7 @@ from danlu.training.types import (
     ReplicaRecord,
     ReplicaType,
 )
+from danlu.util.decoding import decode_json
 
 _PREFIX = "training.kubeflow.org"
 _PHASE_STATES: Mapping[str, ReplicaStateName] = {
@@ -101,7 +102,7 @@ def _submitted_labels(found: JobObject) -> dict[str, str]:
     """Return the labels of the submission; empty for jobs not submitted by danlu."""
     text = found.metadata.annotations.get(LABELS_ANNOTATION, "{}")
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return decode_json(text, dict[str, str])
     except msgspec.MsgspecError:
         return {}
 
@@ -155,7 +156,7 @@ def _latest_condition(status: JobStatus) -> str:
 def _decode_progress(report: ReportObject | None) -> TrainingProgress | None:
     text = report.data.get("progress", "") if report else ""
     try:
-        return msgspec.json.decode(text, type=TrainingProgress) if text else None
+        return decode_json(text, TrainingProgress) if text else None
     except msgspec.MsgspecError:
         return None
 

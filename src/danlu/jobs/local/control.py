@@ -24,6 +24,7 @@ from danlu.jobs.local.engine import ReplicaEngine
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.scaling import with_replicas
 from danlu.training.types import Job, ReplicaPhase
+from danlu.util.decoding import decode_json
 
 if TYPE_CHECKING:
     # Clients send requests without loading the supervisor's half.
@@ -79,7 +80,7 @@ async def serve_control(
 
     async def handle(connection: ControlConnection) -> bytes:
         try:
-            request = msgspec.json.decode(connection.request, type=ControlRequest)
+            request = decode_json(connection.request, ControlRequest)
             response = await _dispatch_request(request, connection, handlers)
         except DanluError as error:
             response = ControlResponse(error.message, error.hint)
@@ -174,4 +175,4 @@ def send_request(job_dir: JobDirectory, request: ControlRequest) -> ControlRespo
     Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
     """
     response = control_client.send_request(Path(socket_file(job_dir)), msgspec.json.encode(request))
-    return msgspec.json.decode(response, type=ControlResponse)
+    return decode_json(response, ControlResponse)

@@ -25,6 +25,7 @@ from danlu.lang.arg_types import TEXTS, CallError
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
 from danlu.lang.checks import strip_names
 from danlu.lang.environment_builder import EnvironmentBuilder
+from danlu.util.decoding import decode_json
 
 _MIRROR = "openvsx"
 
@@ -313,7 +314,7 @@ async def _read_entry(name: str, version: str, resolver: SectionResolver) -> _Re
         # A directory of files has no API. A file for any platform is what most of them have.
         return _RegistryEntry(publisher, short, version)
     try:
-        entry = msgspec.json.decode(data, type=_RegistryEntry)
+        entry = decode_json(data, _RegistryEntry)
     except msgspec.DecodeError as error:
         raise OutsideError(
             f"the registry's answer for {name} is not that of Open VSX: {error}",
@@ -353,7 +354,7 @@ async def _read_manifest(
     file = path.rpartition("/")[2]
     data = await resolver.read_archive_member(mirror, path, sha256, _MANIFEST)
     try:
-        manifest = msgspec.json.decode(data, type=_ExtensionManifest)
+        manifest = decode_json(data, _ExtensionManifest)
     except msgspec.DecodeError as error:
         raise OutsideError(f"{file} is not an extension: its package.json: {error}") from error
     name = f"{manifest.publisher}.{manifest.name}"

@@ -13,6 +13,7 @@ import msgspec
 from danlu.errors import DanluError, OutsideError
 from danlu.oci.registry.credentials import CredentialHelperError, RegistryCredentials
 from danlu.oci.registry.errors import response_error, translate_client_errors
+from danlu.util.decoding import decode_json
 
 #: Lifetime of a token without ``expires_in`` (distribution, docs/spec/auth/token.md).
 _DEFAULT_TOKEN_SECONDS = 60
@@ -183,7 +184,7 @@ class Authorizer:
 
     def _parse_token(self, body: bytes) -> tuple[str, float]:
         try:
-            answer = msgspec.json.decode(body, type=_TokenResponse)
+            answer = decode_json(body, _TokenResponse)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise OutsideError(f"the token server of {self._host} gave no token") from error
         token = answer.token or answer.access_token

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from danlu.errors import DanluError, OutsideError, TemporaryError
+from danlu.util.decoding import decode_json
 from danlu.util.human import format_duration
 from danlu.util.sanitize import escape_unprintable
 
@@ -82,7 +83,7 @@ async def _read_error_message(response: aiohttp.ClientResponse) -> str:
     """Return ``: MESSAGE`` if the registry sent one (distribution spec, "Error Codes")."""
     try:
         body = await response.content.read(_MAX_ERROR_BODY)
-        errors = msgspec.json.decode(body, type=_ErrorBody).errors
+        errors = decode_json(body, _ErrorBody).errors
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, msgspec.ValidationError):
         return ""
     text = "; ".join(detail.message or detail.code for detail in errors)

@@ -11,6 +11,7 @@ import msgspec
 
 from danlu.replica_runtime.report import merge_points
 from danlu.training.progress import TrainingProgress
+from danlu.util.decoding import decode_json
 
 PROGRESS_KEY, SOURCE_KEY = "progress", "speaker"
 """The keys of the ConfigMap's data."""
@@ -93,4 +94,4 @@ class ProgressReport:
 
 
 def _decode_progress(text: str) -> TrainingProgress:
-    return msgspec.json.decode(text, type=TrainingProgress)
+    return decode_json(text, TrainingProgress)

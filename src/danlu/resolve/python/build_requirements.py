@@ -33,6 +33,7 @@ from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.source_tree import copy_source
 from danlu.sources.pypi.uv import Uv, find_uv
 from danlu.sources.pypi.uv_compile import Pin, locate_files
+from danlu.util.decoding import decode_json
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import mask_credentials
 
@@ -292,7 +293,7 @@ async def _ask_backend(
         )
     try:
         text = read_sandbox_output(work, "requires.json")
-        return msgspec.json.decode(text, type=tuple[str, ...])
+        return decode_json(text, tuple[str, ...])
     except msgspec.DecodeError as error:
         raise OutsideError(
             f"the build backend of {package.name} reported no requirements"

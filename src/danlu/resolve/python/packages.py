@@ -13,10 +13,10 @@ from danlu.environment.lock import FunctionLock, LockedPackage, LockedSetting
 from danlu.environment.requirements import list_python_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, OutsideError, ResolveError
+from danlu.resolve.context import ResolveContext
 from danlu.resolve.python.build_requirements import LockedBuilds, lock_build_requirements
 from danlu.resolve.python.request import PythonRequest, SandboxRunner
 from danlu.resolve.python.resolver import resolve_python
-from danlu.resolve.resolve import ResolveContext
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget

@@ -21,10 +21,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from danlu.environment.lock import FunctionLock, LockedPackage
 from danlu.environment.package_names import normalize_name, versions_equal
 from danlu.errors import ResolveError, UsageError
-from danlu.resolve.python.pyproject import toml_error
 from danlu.sources.pypi.editable_metadata import locate_editable
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv_compile import PackageFile, choose_file
+from danlu.sources.pypi.uv_project import toml_error
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.toml_text import format_value
 from danlu.util.urls import strip_credentials
@@ -49,6 +49,16 @@ def import_pylock(
         raise toml_error(error, place) from error
     except (OSError, ValueError) as error:
         raise ResolveError(f"cannot read {path.name}: {error}") from error
+    return list_packages(table, path, target, project or path.parent)
+
+
+def list_packages(
+    table: Mapping[str, Any], path: Path, target: PlatformTarget, project: Path
+) -> tuple[LockedPackage, ...]:
+    """Return the packages in ``table``, the content of a ``pylock.toml``, for ``target``.
+
+    Paths in it are relative to the directory of ``path``. Raises as :func:`import_pylock` does.
+    """
     version = str(table.get("lock-version", ""))
     if version.partition(".")[0] != "1":
         raise ResolveError(f"{path.name} has lock-version {version or 'none'!r}, not 1.0 (PEP 751)")
@@ -57,7 +67,7 @@ def import_pylock(
     packages: dict[str, LockedPackage] = {}
     for entry in table.get("packages", []):
         if _marker_applies(entry, environment):
-            package = _read_package(entry, target, path, project or path.parent)
+            package = _read_package(entry, target, path, project)
             if package.name in packages:
                 raise ResolveError(f"{path.name} lists {package.name} twice for this environment")
             packages[package.name] = package

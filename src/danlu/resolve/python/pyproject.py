@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from packaging.dependency_groups import resolve_dependency_groups
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.package_names import normalize_name
-from danlu.errors import ResolveError, Span
-from danlu.util.safe_paths import ProjectTree
+from danlu.errors import ResolveError
+from danlu.sources.pypi.uv_project import UvProject, read_pyproject
+from danlu.util.decoding import convert_value
 from danlu.util.suggest import did_you_mean, suggest_name
 
 
+class ListedRequirement(msgspec.Struct, frozen=True):
+    """A requirement of a project, and the requested extra or dependency group that lists it."""
+
+    text: str
+    extra: str = ""
+    group: str = ""
+
+
 def read_project_requirements(
-    path: Path, project: Path, *, groups: Sequence[str] = (), extras: Sequence[str] = ()
-) -> list[str]:
+    project: UvProject, *, groups: Sequence[str] = (), extras: Sequence[str] = ()
+) -> list[ListedRequirement]:
     """Return the dependencies in a ``pyproject.toml``, with those of its extras and groups.
 
     A project may name its own extras in its dependencies (``all = ["mine[gpu,plots]"]``). Without
     a table ``project``, there are only groups. Raises :class:`ResolveError` for an unknown or
     cyclic extra or group, and for dependencies that only building the project reveals.
     """
-    document = _read_document(path, project)
+    document, path = project.document, project.path
     table = _check_table(document, "project", path)
     if "dependencies" in table.get("dynamic", ()):
         raise ResolveError(
@@ -39,7 +47,8 @@ def read_project_requirements(
     optional = _OptionalDependencies(table, path)
     found = [*optional.expand(requirements), *optional.list_extras(extras)]
     if groups:
-        found += _list_groups(_check_table(document, "dependency-groups", path), groups, path)
+        tables = _check_table(document, "dependency-groups", path)
+        found += _list_groups(tables, groups, path)
     return list(dict.fromkeys(found))
 
 
@@ -49,29 +58,9 @@ def check_own_extras(path: Path, project: Path, names: Sequence[str]) -> None:
     Does nothing if only building the project reveals them: the table ``project`` is missing, or
     they are dynamic.
     """
-    table = _check_table(_read_document(path, project), "project", path)
+    table = _check_table(read_pyproject(path, project), "project", path)
     if table and "optional-dependencies" not in table.get("dynamic", ()):
         _OptionalDependencies(table, path).list_extras(names)
-
-
-def _read_document(path: Path, project: Path) -> dict[str, Any]:
-    try:
-        with ProjectTree(project) as tree:
-            return tomllib.loads(tree.read_text(path))
-    except FileNotFoundError:
-        raise ResolveError(f"{path} not found") from None
-    except tomllib.TOMLDecodeError as error:
-        raise toml_error(error, os.path.relpath(path, os.path.abspath(project))) from error
-    except (OSError, ValueError) as error:
-        raise ResolveError(f"cannot read {path.name}: {error}") from error
-
-
-def toml_error(error: tomllib.TOMLDecodeError, name: str) -> ResolveError:
-    """Return the error for a file of the project that is not TOML, with its line."""
-    match = re.search(r" \(at line (\d+), column \d+\)$", str(error))
-    span = Span(name, int(match[1])) if match else None
-    reason = str(error)[: match.start()] if match else str(error)
-    return ResolveError(f"{name} is not valid TOML: {reason}", span=span)
 
 
 def _check_table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
@@ -83,7 +72,7 @@ def _check_table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[
 
 def _check_list(value: object, name: str, path: Path) -> list[str]:
     try:
-        return msgspec.convert(value, list[str])
+        return convert_value(value, list[str])
     except msgspec.ValidationError as error:
         raise ResolveError(f"{path.name}: {name} is not a list of requirements") from error
 
@@ -100,9 +89,11 @@ class _OptionalDependencies:
             for name, value in _check_table(table, "optional-dependencies", path).items()
         }
 
-    def list_extras(self, names: Sequence[str], seen: tuple[str, ...] = ()) -> list[str]:
+    def list_extras(
+        self, names: Sequence[str], seen: tuple[str, ...] = ()
+    ) -> list[ListedRequirement]:
         """Return the requirements of extras; ``seen`` are those being expanded."""
-        found: list[str] = []
+        found: list[ListedRequirement] = []
         for name in map(normalize_name, names):
             if name in seen:
                 continue
@@ -111,19 +102,26 @@ class _OptionalDependencies:
             found += self.expand(self._extras[name], (*seen, name))
         return found
 
-    def expand(self, requirements: Sequence[str], seen: tuple[str, ...] = ()) -> list[str]:
-        """Return ``requirements`` with those of the project's own extras in their place."""
-        found: list[str] = []
+    def expand(
+        self, requirements: Sequence[str], seen: tuple[str, ...] = ()
+    ) -> list[ListedRequirement]:
+        """Return ``requirements`` with those of the project's own extras in their place.
+
+        They are those of the last extra in ``seen``.
+        """
+        found: list[ListedRequirement] = []
         for text in requirements:
             try:
                 requirement = Requirement(text)
             except InvalidRequirement:
                 requirement = None  # reported when the result is parsed
             if requirement is None or normalize_name(requirement.name) != self._project:
-                found.append(text)
+                found.append(ListedRequirement(text, seen[-1] if seen else ""))
                 continue
             listed = self.list_extras(sorted(requirement.extras), seen)
-            found += [_add_marker(other, requirement) for other in listed]
+            found += [
+                replace(other, text=add_marker(other.text, requirement.marker)) for other in listed
+            ]
         return found
 
     def _unknown_error(self, name: str) -> ResolveError:
@@ -140,20 +138,22 @@ class _OptionalDependencies:
         )
 
 
-def _add_marker(text: str, outer: Requirement) -> str:
-    """Return the requirement ``text`` under the marker of ``outer``, too."""
-    if outer.marker is None:
+def add_marker(text: str, outer: Marker | str | None) -> str:
+    """Return the requirement ``text`` under another marker, too."""
+    if not outer:
         return text
     try:
         inner = Requirement(text)
     except InvalidRequirement:
         return text
-    marker = f"({inner.marker}) and ({outer.marker})" if inner.marker else str(outer.marker)
+    marker = f"({inner.marker}) and ({outer})" if inner.marker else str(outer)
     inner.marker = None
     return f"{inner} ; {marker}"
 
 
-def _list_groups(groups: Mapping[str, Any], names: Sequence[str], path: Path) -> list[str]:
+def _list_groups(
+    groups: Mapping[str, Any], names: Sequence[str], path: Path
+) -> list[ListedRequirement]:
     known = {normalize_name(name) for name in groups}
     for name in names:
         if normalize_name(name) not in known:
@@ -161,7 +161,11 @@ def _list_groups(groups: Mapping[str, Any], names: Sequence[str], path: Path) ->
                 f"{path.name} has no dependency group {name!r}", hint=did_you_mean(name, groups)
             )
     try:
-        return list(resolve_dependency_groups(groups, *names))
+        return [
+            ListedRequirement(text, group=normalize_name(name))
+            for name in names
+            for text in resolve_dependency_groups(groups, name)
+        ]
     except ExceptionGroup as errors:
         problem = errors.exceptions[0]
         raise ResolveError(f"{path.name}: {problem}") from errors

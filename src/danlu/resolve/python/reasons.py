@@ -46,19 +46,15 @@ async def explain_package(
     assert lock.python is not None
     target = PlatformTarget(lock.python.version, lock.base.libc, lock.platform.split("/")[1])
     wanted = collect_requirements(list_python_packages(environment), project, target)
-    uv = Uv(
-        paths.cache / "uv",
-        project,
-        collect_indexes(environment, project, config),
-        decisions=WHEN_LOCKING,
-    )
+    indexes = collect_indexes(environment, project, config)
+    uv = Uv(paths.cache / "uv", project, indexes, decisions=WHEN_LOCKING)
     paths.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".why-", dir=paths.cache) as scratch:
         pins = Path(scratch) / "pins.txt"
         known = [pin for package in lock.packages if (pin := version_preference(package))]
         pins.write_text("".join(f"{pin.line}\n" for pin in known), encoding="utf-8")
-        options = [*write_requirements(wanted, Path(scratch)), "--constraints", str(pins)]
-        options += [*target_options(target), "--no-header", "--no-sources"]
+        inputs = write_requirements(wanted, indexes, Path(scratch))
+        options = [*inputs, "--constraints", str(pins), *target_options(target), "--no-header"]
         command = ("pip", "compile")
         code, output, messages = await uv.run(command, [*options, "--annotation-style", "line"])
     if code:
@@ -100,6 +96,9 @@ def _describe_package(
         for source in wanted.sources:
             if normalize_name(source.reference.name) == package:
                 yield f"{indent}  {source.span or ''}: {source.text}"
+        for request in wanted.uv_locks:
+            if package not in via:  # uv knows what requires it: `uv tree --invert`
+                yield f"{indent}  {request.span or ''}: {request.lock.name}"
         for parent in via.get(package, ()):
             yield from walk(parent, depth + 1, "required by ")
 

@@ -19,8 +19,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, Span
-from danlu.resolve.python.pyproject import read_project_requirements
+from danlu.resolve.python.project_sources import PlacedRequirement, ProjectReader
+from danlu.sandbox.machine_settings import iter_settings
 from danlu.sources.pypi.editable_metadata import locate_editable
+from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget, is_compatible
 from danlu.sources.pypi.requirements import (
     ANY_FORMAT,
@@ -34,6 +36,8 @@ from danlu.sources.pypi.requirements import (
     read_requirements,
     resolve_in_project,
 )
+from danlu.sources.pypi.uv_compile import write_index_pins
+from danlu.sources.pypi.uv_project import LOCK_NAME, UvProject, read_uv_project
 from danlu.util.urls import mask_credentials
 
 
@@ -47,13 +51,25 @@ class UvRequirement(msgspec.Struct, frozen=True):
 class SourceRequirement(msgspec.Struct, frozen=True):
     """A requirement that must be built from source, and where the user wrote it.
 
-    An ``editable`` one is used in place, and its location is a path without links.
+    An ``editable`` one is used in place, and its location is a path without links. One
+    ``from_uv`` is from ``[tool.uv.sources]``, which uv would follow for its dependencies, too.
     """
 
     reference: DirectReference
     text: str
     span: Span | None = None
     editable: bool = False
+    from_uv: bool = False
+
+
+class UvLockRequest(msgspec.Struct, frozen=True):
+    """Packages to take from a ``uv.lock``: the dependencies of a project, its extras and groups."""
+
+    project: UvProject
+    lock: Path
+    groups: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    span: Span | None = None
 
 
 class DeclaredRequirements(msgspec.Struct, frozen=True):
@@ -61,7 +77,9 @@ class DeclaredRequirements(msgspec.Struct, frozen=True):
 
     ``hashes`` are the sha256 hashes that a requirements file allows, by name; ``user_paths`` maps
     the absolute path of a local wheel to the text the user wrote; ``pylock_files`` are
-    ``pylock.toml`` files; ``formats`` says which packages must, or must not, be built.
+    ``pylock.toml`` files; ``formats`` says which packages must, or must not, be built. ``pins`` are
+    the names of the indexes that packages must come from, by normalised package name. ``virtual``
+    are packages that others may require but that are not installed.
     """
 
     lines: tuple[UvRequirement, ...] = ()
@@ -71,6 +89,9 @@ class DeclaredRequirements(msgspec.Struct, frozen=True):
     user_paths: Mapping[str, str] = {}
     pylock_files: tuple[Path, ...] = ()
     formats: FormatControl = ANY_FORMAT
+    pins: Mapping[str, str] = {}
+    uv_locks: tuple[UvLockRequest, ...] = ()
+    virtual: frozenset[str] = frozenset()
 
 
 class _RequirementCollector:
@@ -84,25 +105,39 @@ class _RequirementCollector:
         self.spelled: dict[str, str] = {}
         self.locked: list[Path] = []
         self.formats = ANY_FORMAT
+        self.pins: dict[str, str] = {}
+        self.uv_locks: list[UvLockRequest] = []
+        self.reader = ProjectReader(project, target)
 
     def add(self, text: str, base: Path, where: Span | None, *, constraint: bool = False) -> None:
         """Add a requirement from a requirements file or the build file."""
-        kept = self.constraints if constraint else self.lines
         reference = parse_reference(text, base)
+        if reference is not None:
+            self._add_reference(reference, text, where, constraint=constraint)
+            return
+        line = _parse_requirement(text, where)
+        (self.constraints if constraint else self.lines).setdefault(line.text, line)
+
+    def _add_reference(
+        self,
+        reference: DirectReference,
+        text: str,
+        where: Span | None,
+        *,
+        constraint: bool = False,
+        from_uv: bool = False,
+    ) -> None:
         with attach_span(where):
             resolve_in_project(reference, self.project)
-        if reference is None:
-            line = _parse_requirement(text, where)
-        elif reference.kind == "wheel":
+        if reference.kind == "wheel":
             line = self._wheel_requirement(reference, where)
+            (self.constraints if constraint else self.lines).setdefault(line.text, line)
         elif constraint:
             raise ResolveError(
                 f"a constraint cannot be built from source: {mask_credentials(text)}", span=where
             )
         else:
-            self._add_source(reference, text, where)
-            return
-        kept.setdefault(line.text, line)
+            self._add_source(reference, text, where, from_uv=from_uv)
 
     def _wheel_requirement(self, reference: DirectReference, where: Span | None) -> UvRequirement:
         file = Path(reference.path or reference.location).name
@@ -126,7 +161,9 @@ class _RequirementCollector:
             return str(reference.path or reference.location)
         return os.path.relpath(reference.path, self.project)
 
-    def _add_source(self, reference: DirectReference, text: str, where: Span | None) -> None:
+    def _add_source(
+        self, reference: DirectReference, text: str, where: Span | None, *, from_uv: bool
+    ) -> None:
         if reference.kind == "vcs":
             raise ResolveError(
                 f"{mask_credentials(text)}: unsupported version control system",
@@ -136,7 +173,36 @@ class _RequirementCollector:
         if reference.path is not None and not reference.path.exists():
             raise ResolveError(f"{reference.location} not found", span=where)
         placed = replace(reference, location=self.lock_location(reference))
-        self.sources.setdefault(f"{text} {reference.path}", SourceRequirement(placed, text, where))
+        source = SourceRequirement(placed, text, where, from_uv=from_uv)
+        self.sources.setdefault(f"{text} {reference.path} {reference.marker}", source)
+        self._follow_sources(reference, where)
+
+    def _follow_sources(self, reference: DirectReference, where: Span | None) -> None:
+        """Add what a package in a directory of the project requires from ``[tool.uv.sources]``."""
+        if reference.kind == "directory":
+            with attach_span(where):
+                sourced = list(self.reader.list_with_sources(reference))
+            for placed in sourced:
+                self._add_with_source(placed, where)
+
+    def _add_with_source(self, placed: PlacedRequirement, where: Span | None) -> None:
+        reference = placed.reference
+        if reference is None:
+            self.add(placed.text, placed.base, where)
+            if placed.index:
+                self._pin_index(requirement_name(placed.text), placed.index, where)
+        elif placed.editable:
+            self._add_editable_directory(reference, placed.text, where)
+        else:
+            self._add_reference(reference, placed.text, where, from_uv=True)
+
+    def _pin_index(self, name: str, index: str, where: Span | None) -> None:
+        if self.pins.setdefault(name, index) != index:
+            raise ResolveError(
+                f"{name} must come from the index {self.pins[name]!r} and from {index!r}",
+                span=where,
+                hint="the pyproject.toml files of the project must agree in [tool.uv.sources]",
+            )
 
     def add_file(self, path: Path) -> None:
         """Add a requirements file, a ``pyproject.toml`` or a ``pylock.toml``."""
@@ -145,6 +211,11 @@ class _RequirementCollector:
             self.locked.append(path)
         elif name.endswith(".toml"):
             self.add_pyproject(path, None)
+        elif name == LOCK_NAME:
+            raise ResolveError(
+                f"{name} is not a requirements file",
+                hint="use pyproject=: it is read with the pyproject.toml next to it",
+            )
         elif name in ("setup.py", "setup.cfg"):
             raise ResolveError(
                 f"{name} is not a requirements file",
@@ -161,11 +232,20 @@ class _RequirementCollector:
         groups: Sequence[str] = (),
         extras: Sequence[str] = (),
     ) -> None:
-        """Add the dependencies in a ``pyproject.toml``, with those of its extras and groups."""
+        """Add the dependencies in a ``pyproject.toml``, with those of its extras and groups.
+
+        If the project has a ``uv.lock``, they are taken from it.
+        """
         with attach_span(where):
-            texts = read_project_requirements(path, self.project, groups=groups, extras=extras)
-        for text in texts:
-            self.add(text, path.parent, where)
+            project = read_uv_project(path, self.project)
+            if project.lock is not None:
+                wanted = UvLockRequest(project, project.lock, tuple(groups), tuple(extras), where)
+                self.uv_locks.append(wanted)
+                return
+            _refuse_unread_settings(project)
+            found = list(self.reader.list_requirements(project, groups=groups, extras=extras))
+        for placed in found:
+            self._add_with_source(placed, where)
 
     def _add_requirements_file(self, path: Path) -> None:
         entries = read_requirements(path, self.project)
@@ -243,6 +323,11 @@ class _RequirementCollector:
         if reference.subdirectory:
             place = os.path.join(reference.path, reference.subdirectory)
             reference = replace(reference, path=Path(place), subdirectory="")
+        self._add_editable_directory(reference, f"-e {entry.value}", where)
+
+    def _add_editable_directory(
+        self, reference: DirectReference, text: str, where: Span | None
+    ) -> None:
         with attach_span(where):
             location = locate_editable(self.project, reference.path or "")
         # Several lines may add extras of the same directory.
@@ -253,7 +338,8 @@ class _RequirementCollector:
             extras = {*_split_extras(reference.extras), *_split_extras(known.reference.extras)}
             reference = replace(reference, extras=f"[{','.join(sorted(extras))}]" if extras else "")
         placed = replace(reference, location=location)
-        self.sources[key] = SourceRequirement(placed, f"-e {entry.value}", where, editable=True)
+        self.sources[key] = SourceRequirement(placed, text, where, editable=True)
+        self._follow_sources(placed, where)
 
     def _limit_formats(self, entry: RequirementLine, where: Span | None) -> None:
         try:
@@ -301,6 +387,26 @@ _KNOWN_OPTIONS = frozenset(
         "--use-feature",
     }
 )
+
+
+def _refuse_unread_settings(project: UvProject) -> None:
+    """Raise if settings of uv decide versions, but are not those of danlu's own project."""
+    root = project.workspace
+    if root.directory == project.project:
+        return  # they are this machine's settings: danlu.sandbox.pip_uv_config
+    unread = sorted(root.uv_table.keys() & _RESOLVER_SETTINGS)
+    if unread:
+        raise ResolveError(
+            f"{root.place}: [tool.uv] {unread[0]} is not used: only [tool.uv] of the project's own"
+            " directory is",
+            hint="put the build file next to it, or run `uv lock` there: a uv.lock is complete",
+        )
+
+
+#: uv's settings that decide which versions are chosen.
+_RESOLVER_SETTINGS = frozenset(
+    name for setting in iter_settings({"resolving"}) for name in setting.uv
+) | {"find-links", "index-url", "extra-index-url", "no-index", "index-strategy"}
 
 
 def _constraint_files(entries: Iterable[RequirementLine]) -> set[Path]:
@@ -421,17 +527,28 @@ def collect_requirements(
         collector.spelled,
         tuple(collector.locked),
         collector.formats,
+        collector.pins,
+        tuple(collector.uv_locks),
+        frozenset(collector.reader.virtual),
     )
 
 
-def write_requirements(wanted: DeclaredRequirements, scratch: Path) -> list[str]:
+def write_requirements(
+    wanted: DeclaredRequirements, indexes: IndexSettings, scratch: Path
+) -> list[str]:
     """Write the input files of uv, one requirement per line; return them as arguments."""
     requirements = scratch / "requirements.txt"
-    requirements.write_text("".join(f"{line.text}\n" for line in wanted.lines), encoding="utf-8")
+    lines = [line.text for line in wanted.lines]
+    requirements.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = [str(requirements), *write_index_pins(lines, wanted.pins, indexes.named, scratch)]
+    if wanted.virtual:
+        excludes = scratch / "virtual.txt"
+        excludes.write_text("".join(f"{name}\n" for name in sorted(wanted.virtual)))
+        files += ["--excludes", str(excludes)]
     if not wanted.constraints:
-        return [str(requirements)]
+        return files
     constraints = scratch / "constraints.txt"
     constraints.write_text(
         "".join(f"{line.text}\n" for line in wanted.constraints), encoding="utf-8"
     )
-    return [str(requirements), "--constraints", str(constraints)]
+    return [*files, "--constraints", str(constraints)]

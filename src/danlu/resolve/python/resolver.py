@@ -41,6 +41,7 @@ from danlu.resolve.python.requirements import (
     write_requirements,
 )
 from danlu.resolve.python.sandboxed import hash_sources, resolve_in_sandbox
+from danlu.resolve.python.uv_lock import import_uv_lock
 from danlu.sandbox.machine_settings import WHEN_LOCKING
 from danlu.sources.pypi.indexes import (
     find_unset_variables,
@@ -58,6 +59,7 @@ from danlu.sources.pypi.uv_compile import (
     compile_pins,
     locate_files,
     upgrade_options,
+    write_index_pins,
 )
 from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra
 from danlu.util.disk_cache import read_cache, write_cache
@@ -87,7 +89,8 @@ async def resolve_python(
         request.target,
         formats=request.restrictions.formats,
     )
-    if not wanted.pylock_files and not wanted.lines and not wanted.sources:
+    uses_lock_file = bool(wanted.pylock_files or wanted.uv_locks)
+    if not uses_lock_file and not wanted.lines and not wanted.sources:
         return ()
     for source in wanted.sources:
         _check_extras(source, request.project)
@@ -103,7 +106,7 @@ async def resolve_python(
         task = ResolveTask(request, wanted, kept, renew, Path(name))
         try:
             return await (
-                _from_pylock(task) if wanted.pylock_files else _resolve_declared_packages(task)
+                _from_lock_file(task) if uses_lock_file else _resolve_declared_packages(task)
             )
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)
@@ -174,11 +177,11 @@ async def _replace_source_distributions(
         is_new = package.source == "sdist" and task.kept.get(package.name) != package
         if is_new and formats.allows(package.name, wheel=True):
             listing = task.scratch / "wheel.txt"
-            listing.write_text(f"{package.name}=={package.version}\n", encoding="utf-8")
+            line = f"{package.name}=={package.version}"
+            listing.write_text(f"{line}\n", encoding="utf-8")
+            inputs = [str(listing), *_write_pins([line], task)]
             try:
-                (file,) = await locate_files(
-                    uv, [str(listing)], request.target, scratch=task.scratch
-                )
+                (file,) = await locate_files(uv, inputs, request.target, scratch=task.scratch)
                 package = to_locked_package(file, task.wanted)
             except (ResolveError, ValueError):
                 pass  # it has no wheel
@@ -231,6 +234,8 @@ async def _resolve_wheels(task: ResolveTask) -> tuple[LockedPackage, ...]:
         wanted.formats,
         request.target,
         request.restrictions,
+        *((sorted(wanted.pins.items()), request.indexes.named) if wanted.pins else ()),
+        *([sorted(wanted.virtual)] if wanted.virtual else ()),
     ]
     question = [
         setting,
@@ -304,7 +309,8 @@ async def _resolve_with_uv(task: ResolveTask, uv: Uv) -> tuple[LockedPackage, ..
 
 async def _resolve_once(uv: Uv, task: ResolveTask) -> tuple[LockedPackage, ...]:
     request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
-    sources = [*write_requirements(wanted, scratch), *request.restrictions.to_options("resolving")]
+    inputs = write_requirements(wanted, request.indexes, scratch)
+    sources = [*inputs, *request.restrictions.to_options("resolving")]
     if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
         return _lock_files(files, wanted, {})
@@ -327,8 +333,14 @@ async def _resolve_once(uv: Uv, task: ResolveTask) -> tuple[LockedPackage, ...]:
     if new:
         listing = scratch / "new.txt"
         listing.write_text("".join(f"{pin.line}\n" for pin in new), encoding="utf-8")
-        files = await locate_files(uv, [str(listing)], request.target, scratch=scratch)
+        inputs = [str(listing), *_write_pins((pin.line for pin in new), task)]
+        files = await locate_files(uv, inputs, request.target, scratch=scratch)
     return _lock_files(files, wanted, reused)
+
+
+def _write_pins(lines: Iterable[str], task: ResolveTask) -> list[str]:
+    named = task.request.indexes.named
+    return write_index_pins(lines, task.wanted.pins, named, task.scratch)
 
 
 def _find_reusable(
@@ -369,47 +381,90 @@ def _find_requirement_span(wanted: DeclaredRequirements, error: DanluError) -> S
     return None
 
 
-async def _from_pylock(task: ResolveTask) -> tuple[LockedPackage, ...]:
-    """Return the packages of a ``pylock.toml``, plus those implied by other declarations."""
+async def _from_lock_file(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    """Return the packages of a ``pylock.toml`` or ``uv.lock``, plus those declared besides it."""
     request, wanted = task.request, task.wanted
-    path = wanted.pylock_files[0]
-    if len(wanted.pylock_files) > 1:
-        raise ResolveError(
-            f"{path.name} and {wanted.pylock_files[1].name} both lock a complete set of packages",
-            hint="an environment can use only one pylock.toml",
+    path = _find_lock_file(wanted)
+    is_uv = bool(wanted.uv_locks)
+    if is_uv:
+        listed = await _import_uv_locks(task)
+    else:
+        where = next(
+            (item.span for item in request.declared if item.requirements.endswith(path.name)), None
         )
-    where = next(
-        (item.span for item in request.declared if item.requirements.endswith(path.name)), None
-    )
-    with attach_span(where if where and where.line else None):
-        listed = import_pylock(path, request.target, project=request.project)
+        with attach_span(where if where and where.line else None):
+            listed = import_pylock(path, request.target, project=request.project)
     packages = await hash_sources(request, listed)
+    locked = {package.name: package for package in packages}
     # Packages implied by another declaration (with a `source`) may be missing: added below.
     users = [declared for declared in request.declared if not declared.source]
-    conflicts = find_conflicts(
-        packages, collect_requirements(users, request.project, request.target), request.target
-    )
+    declared = collect_requirements(users, request.project, request.target)
+    if is_uv:  # it locks the project only
+        lines = tuple(line for line in declared.lines if requirement_name(line.text) in locked)
+        declared = replace(declared, lines=lines, sources=())
+    conflicts = find_conflicts(packages, declared, request.target)
     if conflicts:
         raise ResolveError(
             f"{path.name} does not match the packages in the build file: {conflicts[0]}",
             details=tuple(conflicts[1:]),
-            hint="generate it again from the requirements in the build file",
+            hint="add the requirement to pyproject.toml, and run `uv lock`"
+            if is_uv
+            else "generate it again from the requirements in the build file",
         )
-    locked = {package.name for package in packages}
     missing = tuple(line for line in wanted.lines if requirement_name(line.text) not in locked)
-    if not missing:
+    kept, sources = dict(task.kept), wanted.sources[:0]
+    if any(normalize_name(source.reference.name) not in locked for source in wanted.sources):
+        # The others, too: these may require them, and no index has them.
+        sources = wanted.sources
+        missing = tuple(
+            line
+            for line in wanted.lines
+            if line in missing or " @ " in line.text or requirement_name(line.text) in wanted.pins
+        )
+        kept |= locked
+    if not missing and not sources:
         return packages
     # As constraints, so that the additions fit the file without changing it.
     pins = tuple(
         UvRequirement(f"{package.name}=={package.version}")
         for package in packages
-        if package.version
+        if package.version and package.source in ("index", "sdist")
     )
-    added = await _resolve_declared_packages(
-        replace(task, wanted=DeclaredRequirements(missing, pins))
+    additions = replace(
+        wanted, lines=missing, constraints=pins, sources=sources, pylock_files=(), uv_locks=()
     )
+    added = await _resolve_declared_packages(replace(task, wanted=additions, kept=kept))
     merged = (*packages, *(package for package in added if package.name not in locked))
     return tuple(sorted(merged, key=lambda package: package.name))
+
+
+def _find_lock_file(wanted: DeclaredRequirements) -> Path:
+    """Return the one lock file that the environment uses; raise if there are several."""
+    files = [*wanted.pylock_files, *dict.fromkeys(request.lock for request in wanted.uv_locks)]
+    if len(files) > 1:
+        raise ResolveError(
+            f"{files[0].name} and {files[1].name} both lock a complete set of packages",
+            hint="an environment can use only one pylock.toml or uv.lock",
+        )
+    return files[0]
+
+
+async def _import_uv_locks(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    """Return the packages that all projects with this ``uv.lock`` need."""
+    packages: dict[str, LockedPackage] = {}
+    for number, wanted in enumerate(task.wanted.uv_locks):
+        scratch = task.scratch / f"lock-{number}"
+        scratch.mkdir()
+        with attach_span(wanted.span):
+            listed = await import_uv_lock(wanted, task.request.target, scratch, task.request.report)
+        for package in listed:
+            if packages.setdefault(package.name, package) != package:
+                raise ResolveError(
+                    f"{wanted.lock.name} has different versions of {package.name} for different"
+                    " extras or groups",
+                    span=wanted.span,
+                )
+    return tuple(packages[name] for name in sorted(packages))
 
 
 #: How long (seconds) to remember which requirements a set of locked packages answers.
@@ -439,7 +494,9 @@ async def resolve_additions(
         files = await locate_files(
             uv,
             [
-                *write_requirements(replace(task.wanted, lines=new), task.scratch),
+                *write_requirements(
+                    replace(task.wanted, lines=new), task.request.indexes, task.scratch
+                ),
                 *task.request.restrictions.to_options("resolving"),
             ],
             task.request.target,

@@ -11,7 +11,7 @@ import posixpath
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name
 from danlu.errors import DanluError, OutsideError, ResolveError, UsageError
+from danlu.resolve.python.project_sources import find_other_source
 from danlu.resolve.python.request import PythonRequest, ResolveTask, can_keep, to_locked_package
 from danlu.resolve.python.requirements import DeclaredRequirements, SourceRequirement, UvRequirement
 from danlu.sandbox.types import SYSTEM_PATH, Mount
@@ -35,8 +36,9 @@ from danlu.sources.pypi.requirements import DirectReference
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
 from danlu.sources.pypi.source_tree import copy_source, digest_source
 from danlu.sources.pypi.uv import Uv, find_uv
-from danlu.sources.pypi.uv_compile import PackageFile, read_pylock
+from danlu.sources.pypi.uv_compile import PackageFile, read_pylock, write_index_pins
 from danlu.sources.pypi.uv_errors import find_missing_extras, format_missing_extra, uv_error
+from danlu.sources.pypi.uv_project import find_uv_project, remove_sources
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import strip_credentials
 
@@ -81,7 +83,9 @@ async def stage_sources(task: ResolveTask) -> list[StagedSource]:
     """Fetch or copy all sources, so that builds cannot modify the originals."""
     sources = task.scratch / "sources"
     return [
-        await _stage_source(task.request, source, number, task.kept, sources / str(number))
+        await _stage_source(
+            task.request, source, number, task.kept, sources / str(number), task.wanted
+        )
         for number, source in enumerate(task.wanted.sources)
     ]
 
@@ -92,12 +96,15 @@ async def _stage_source(
     number: int,
     kept: Mapping[str, LockedPackage],
     directory: Path,
+    wanted: DeclaredRequirements,
 ) -> StagedSource:
     reference = source.reference
     inside = f"{_SOURCES}/{number}"
     directory.mkdir(parents=True)
     if reference.kind == "git":
         package = await _stage_repository(request, reference, kept, directory / "tree")
+        if source.from_uv:
+            _refuse_other_sources(directory / "tree", source, wanted)
         return StagedSource(source, directory, f"{inside}/tree", package)
     if reference.kind == "directory":
         package = await _stage_directory(request, source, directory / "tree")
@@ -105,6 +112,29 @@ async def _stage_source(
     package, path = await _fetch_archive(request, reference)
     shutil.copyfile(path, directory / package.file)
     return StagedSource(source, directory, f"{inside}/{package.file}", package)
+
+
+def _refuse_other_sources(
+    tree: Path, source: SourceRequirement, wanted: DeclaredRequirements
+) -> None:
+    """Raise if a repository takes a package from a source that nothing of the project names.
+
+    uv would follow it. Only the project's own sources are: a repository can name any.
+    """
+    located = [other.reference.name for other in wanted.sources]
+    located += [
+        line.text.split("[")[0].split(" ")[0] for line in wanted.lines if " @ " in line.text
+    ]
+    known = frozenset({*wanted.pins, *map(normalize_name, located)})
+    found = find_other_source(tree, source.reference, known)
+    if found:
+        raise ResolveError(
+            f"{strip_credentials(source.text)}: its own pyproject.toml takes {found} from"
+            " [tool.uv.sources]",
+            span=source.span,
+            hint=f"name {found} among the dependencies and in [tool.uv.sources] of your"
+            " pyproject.toml, too",
+        )
 
 
 async def _stage_repository(
@@ -206,11 +236,11 @@ async def _fetch_archive(
 _SCRIPT = """\
 export HOME=/tmp UV_CACHE_DIR=/run/danlu/resolve/cache UV_NO_PROGRESS=1 NO_COLOR=1
 export UV_PYTHON_DOWNLOADS=never UV_CONFIG_FILE=/run/danlu/resolve/uv.toml
-uv() { /run/danlu/uv pip compile --python "$PYTHON" --no-sources \
+uv() { /run/danlu/uv pip compile --python "$PYTHON" $SOURCES \
     ${UV_NO_INDEX:+--no-index} $FORMATS "$@" >/dev/null; }
 cd /run/danlu/resolve || exit 125
-uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
-uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt \
+uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt $PINS 2>messages.txt || exit
+uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt $PINS \
     2>>messages.txt
 """
 
@@ -223,7 +253,9 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     work.mkdir()
     _write_inputs(task, placed, work)
     restrictions = _write_restrictions(task, work)
-    variables, settings, places = sandbox_indexes(request.indexes, request.project)
+    variables, settings, named, places = sandbox_indexes(request.indexes, request.project)
+    pins = write_index_pins((line.text for line in wanted.lines), wanted.pins, named, work)
+    ignored = _ignore_sources(placed, wanted.pins) if pins else ["--no-sources"]
     (work / "uv.toml").write_text(settings)
     # The build user must be able to write there, and git refuses repositories of other owners.
     for tree in (work, *(staged.path for staged in placed)):
@@ -235,6 +267,8 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
         "PYTHON": request.executable,
         "PLATFORM": " ".join(_platform_options(request.target)),
         "OPTIONS": " ".join(options),
+        "PINS": " ".join(os.path.basename(pin) for pin in pins),
+        "SOURCES": " ".join(ignored),
         "FORMATS": " ".join(wanted.formats.to_options()),
         **variables,
     }
@@ -256,6 +290,25 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     for package, extra in find_missing_extras(read_sandbox_output(work, "messages.txt")):
         request.report(format_missing_extra(package, extra))
     return _read_results(task, placed, work)
+
+
+def _ignore_sources(placed: Sequence[StagedSource], pins: Collection[str]) -> list[str]:
+    """Return options that make uv ignore the sources that staged packages have for dependencies.
+
+    They are applied already, with paths as they are on this machine. The option would also hide the
+    index of a package in ``pins``, so sources of these are removed from copies of directories.
+    """
+    names: set[str] = set()
+    for staged in placed:
+        tree, reference = staged.path / "tree", staged.source.reference
+        project = find_uv_project(tree / reference.subdirectory, tree)
+        if project is None:
+            continue
+        names |= project.sources.keys()
+        if reference.kind == "directory" and not project.sources.keys().isdisjoint(pins):
+            for file in {project.path, project.workspace.path}:
+                file.write_text(remove_sources(file.read_text(encoding="utf-8")), encoding="utf-8")
+    return [word for name in sorted(names - {*pins}) for word in ("--no-sources-package", name)]
 
 
 def _mount_wheels(wanted: DeclaredRequirements, project: Path, scratch: Path) -> list[Mount]:
@@ -282,6 +335,8 @@ def _compile_options(task: ResolveTask) -> list[str]:
     options = _platform_options(task.request.target)
     if task.wanted.constraints:
         options += ["--constraints", "constraints.txt"]
+    if task.wanted.virtual:
+        options += ["--excludes", "virtual.txt"]
     return [*options, *task.renew]
 
 
@@ -292,6 +347,8 @@ def _write_inputs(task: ResolveTask, placed: Sequence[StagedSource], work: Path)
     (work / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
     constraints = "".join(f"{_move_wheel_path(line)}\n" for line in task.wanted.constraints)
     (work / "constraints.txt").write_text(constraints)
+    virtual = "".join(f"{name}\n" for name in sorted(task.wanted.virtual))
+    (work / "virtual.txt").write_text(virtual)
     preferences = "".join(f"{pin.line}\n" for pin in task.list_preferences())
     (work / "resolved.txt").write_text(preferences)
 

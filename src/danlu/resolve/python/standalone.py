@@ -34,7 +34,7 @@ from danlu.sources.pypi.python_builds import (
 )
 
 if TYPE_CHECKING:
-    from danlu.resolve.resolve import ResolveContext
+    from danlu.resolve.context import ResolveContext
 
 _MIRROR = "python"
 

@@ -17,9 +17,8 @@ import sys
 import time
 from types import FrameType
 
-BACKLOG = 2048
-#: The exit code of a worker that cannot load the model.
-CANNOT_LOAD = 3
+from . import BACKLOG, CANNOT_LOAD
+
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 30.0
 _PATIENCE = 10.0
 _TURN_SECONDS = 0.1

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (  # type: ignore[import-not-f
     HttpToolsProtocol,
 )
 
+from . import BACKLOG, CANNOT_LOAD
 from .app import ServerApp, ServerOptions
-from .main import BACKLOG, CANNOT_LOAD
 from .model import ServedModel
 
 #: How long a worker that ends accepts connections and answers on those that it has, so that

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from danlu.sources.apt.package_index import parse_records
 from danlu.sources.apt.private_apt import PrivateApt, hold_lock
 from danlu.sources.apt.resolver import candidate_versions
 from danlu.util.files import write_atomic
+from danlu.util.process_activity import run_program
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _SAFE_FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~_-]*")
@@ -113,12 +113,7 @@ def _hash_file(path: Path) -> str:
 
 def _read_control(path: Path) -> str:
     require_programs("dpkg-deb")
-    result = subprocess.run(
-        ["dpkg-deb", "--field", str(path)],
-        capture_output=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    result = run_program(["dpkg-deb", "--field", str(path)])
     if result.returncode:
         raise OutsideError(
             f"{path.name} is not a valid Debian package",

@@ -20,6 +20,7 @@ import msgspec
 
 from danlu.oci.compress import open_decompressor
 from danlu.oci.tar.read import LayerError, Readable, TarReader, TypeFlag
+from danlu.util.decoding import convert_value, decode_json
 
 #: An archive may expand to this many times its own size, and always to the floor.
 _MAX_RATIO = 300
@@ -149,7 +150,7 @@ def list_paths(metadata: Mapping[str, bytes]) -> list[PathEntry]:
     if data is None:
         return _list_legacy_paths(metadata)
     try:
-        return msgspec.json.decode(data, type=_PathsFile).paths
+        return decode_json(data, _PathsFile).paths
     except msgspec.DecodeError as error:
         raise InvalidArchive(f"an invalid info/paths.json: {error}") from error
 
@@ -179,4 +180,4 @@ def _parse_prefix(line: str) -> PathEntry:
         raise ValueError(line)
     placeholder, mode, path = words
     fields = {"prefix_placeholder": placeholder, "file_mode": mode, "_path": path}
-    return msgspec.convert(fields, PathEntry)
+    return convert_value(fields, PathEntry)

@@ -29,6 +29,7 @@ from danlu.sources.conda.archive import (
     list_paths,
     normalize_path,
 )
+from danlu.util.decoding import decode_json
 from danlu.util.safe_paths import MAX_DEPTH
 from danlu.util.sanitize import escape_unprintable
 
@@ -257,9 +258,7 @@ class _PackageLinker:
     def write_record(self) -> None:
         """Write ``conda-meta/NAME.json``, which makes the package known to conda."""
         try:
-            index: dict[str, Any] = msgspec.json.decode(
-                self._metadata["index.json"], type=dict[str, Any]
-            )
+            index: dict[str, Any] = decode_json(self._metadata["index.json"], dict[str, Any])
         except (KeyError, msgspec.DecodeError) as error:
             raise self._damage_error("an invalid info/index.json") from error
         op = self._op

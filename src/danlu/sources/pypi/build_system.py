@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from danlu.errors import ResolveError
+from danlu.util.decoding import convert_value
 
 #: PEP 518: what to use without a ``build-system`` table.
 _DEFAULT_REQUIRES = ("setuptools>=40.8.0",)
@@ -46,7 +47,7 @@ def parse_build_system(text: str, package: str) -> BuildSystem:
     """
     try:
         document: dict[str, Any] = tomllib.loads(text)
-        system = msgspec.convert(document.get("build-system", {}), BuildSystem)
+        system = convert_value(document.get("build-system", {}), BuildSystem)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ResolveError(f"pyproject.toml of {package} is invalid: {error}") from error
     # PEP 517: directories of backend-path are relative to the source tree, and inside it.

@@ -12,16 +12,17 @@ and the others only for packages that it does not have.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
 from danlu.environment.types import PipIndex, PythonPackages
-from danlu.errors import Span
+from danlu.errors import ResolveError, Span
 from danlu.sandbox.machine_settings import (
     FORMAT_SETTINGS,
     MACHINE_SETTINGS,
@@ -38,11 +39,25 @@ from danlu.sandbox.pip_uv_config import (
     split_values,
 )
 from danlu.sources.mirrors import replace_server
-from danlu.sources.pypi.requirements import list_variables, read_declared
+from danlu.sources.pypi.requirements import (
+    attach_span,
+    iter_uv_projects,
+    list_variables,
+    read_declared,
+)
+from danlu.sources.pypi.uv_project import UvIndex
 from danlu.util.safe_paths import confine_to_project
+from danlu.util.urls import mask_credentials
 
 if TYPE_CHECKING:
     from danlu.util.config import MirrorConfig
+
+
+class NamedIndex(msgspec.Struct, frozen=True):
+    """An index of ``[[tool.uv.index]]`` that a source of a package may name."""
+
+    name: str
+    url: str
 
 
 class IndexSettings(msgspec.Struct, frozen=True):
@@ -50,7 +65,8 @@ class IndexSettings(msgspec.Struct, frozen=True):
 
     ``default``, ``first`` and ``extra`` are index URLs; a package that one of ``first`` has is
     taken from no other. ``find_links`` are pages or directories, ``trusted`` hosts that are
-    accessed without verifying certificates.
+    accessed without verifying certificates. ``named`` are for packages that name their index, and
+    for locked files, whose hash decides.
     """
 
     default: str = ""
@@ -60,6 +76,7 @@ class IndexSettings(msgspec.Struct, frozen=True):
     trusted: tuple[str, ...] = ()
     no_index: bool = False
     prereleases: bool = False
+    named: tuple[NamedIndex, ...] = ()
 
 
 def read_index_settings(
@@ -72,6 +89,7 @@ def read_index_settings(
 ) -> IndexSettings:
     """Return the indexes in an environment's ``config.pip_index`` and ``declared`` packages.
 
+    ``[[tool.uv.index]]`` of a declared ``pyproject.toml`` and its workspace counts.
     ``mirrors`` are the user's, which take the place of servers that these name.
 
     Raises :class:`UsageError`, with its location, for a local directory outside ``project``. Only
@@ -83,7 +101,17 @@ def read_index_settings(
         for address in (pip_index.url, *split_values(pip_index.extra_url)):
             _confine_index(address, project, pip_index.span)
     first: list[str] = []
+    named: dict[str, NamedIndex] = {}
     for packages in declared:
+        for index, is_declared in _list_uv_indexes(packages, project):
+            if index.name:
+                _add_index(NamedIndex(index.name, index.url), named)
+            if not is_declared or index.explicit:
+                continue
+            if index.default:
+                options.setdefault("--index-url", []).append(index.url)
+            else:
+                first.append(index.url)
         for entry, where in read_declared(packages, project, environ):
             value = entry.value
             if entry.option in ("--find-links", "--index-url", "--extra-index-url"):
@@ -115,7 +143,35 @@ def read_index_settings(
         trusted=tuple(dict.fromkeys(trusted)),
         no_index="--no-index" in options,
         prereleases="--pre" in options,
+        named=tuple(
+            NamedIndex(index.name, replace_server(index.url, mirrors, environ))
+            for index in named.values()
+        ),
     )
+
+
+def _list_uv_indexes(packages: PythonPackages, project: Path) -> Iterator[tuple[UvIndex, bool]]:
+    """Yield the indexes of all projects whose sources may apply, with absolute addresses.
+
+    Each is with whether it applies to all packages: it is in a declared ``pyproject.toml``, or in
+    the root of its workspace, and not among the settings of this machine's uv already.
+    """
+    for known, declared in iter_uv_projects(packages, project):
+        for index, owner in known.indexes:
+            address = to_index_url(index.url, owner.directory)
+            with attach_span(packages.span if packages.span.line else None):
+                _confine_index(address, project, packages.span)
+            is_read = owner.directory == Path(os.path.abspath(project))
+            yield replace(index, url=address), declared and not is_read
+
+
+def _add_index(index: NamedIndex, named: dict[str, NamedIndex]) -> None:
+    if named.setdefault(index.name, index) != index:
+        raise ResolveError(
+            f"two indexes of [[tool.uv.index]] have the name {index.name!r}:"
+            f" {mask_credentials(named[index.name].url)} and {mask_credentials(index.url)}",
+            hint="give one of them another name",
+        )
 
 
 def find_unset_variables(
@@ -227,18 +283,22 @@ def _certificate_variables(
     return {}
 
 
-def project_variables(indexes: IndexSettings) -> dict[str, str]:
-    """Return the project's own settings as uv's variables."""
+def project_variables(indexes: IndexSettings, *, locked: bool = False) -> dict[str, str]:
+    """Return the project's own settings as uv's variables.
+
+    If the files are ``locked``, named indexes are searched for each of them: their hashes decide.
+    """
+    named = [f"{index.name}={index.url}" for index in indexes.named] if locked else []
+    urls = dict.fromkeys((*named, *indexes.first, *indexes.extra))
+    strategy = "unsafe-best-match" if named else "first-index" if indexes.first else ""
     variables = {
         "UV_DEFAULT_INDEX": indexes.default,
-        "UV_INDEX": " ".join(
-            url.replace(" ", "%20") for url in dict.fromkeys((*indexes.first, *indexes.extra))
-        ),
+        "UV_INDEX": " ".join(url.replace(" ", "%20") for url in urls),
         "UV_FIND_LINKS": ",".join(url.replace(",", "%2C") for url in indexes.find_links),
         "UV_INSECURE_HOST": " ".join(indexes.trusted),
         "UV_NO_INDEX": "1" if indexes.no_index else "",
         "UV_PRERELEASE": "allow" if indexes.prereleases else "",
-        "UV_INDEX_STRATEGY": "first-index" if indexes.first else "",
+        "UV_INDEX_STRATEGY": strategy,
     }
     return {name: value for name, value in variables.items() if value}
 
@@ -330,7 +390,7 @@ def uv_environment(
         if keeps_variable(name, decisions) and name not in _FILE_VARIABLES
     }
     decided = _list_variables_set_by_uv(settings)
-    ours = project_variables(indexes)
+    ours = project_variables(indexes, locked="resolving" not in decisions)
     several = bool({"UV_INDEX", "UV_DEFAULT_INDEX"} & ours.keys())
     for name, value in {
         **_pip_variables(options, project),

@@ -20,6 +20,7 @@ from danlu.errors import OutsideError
 from danlu.oci.archive import read_archive_file
 from danlu.sources.http import FetchedFile
 from danlu.sources.pypi.uv import find_uv
+from danlu.util.decoding import decode_json
 
 _NAME = re.compile(
     r"cpython-(?P<version>3\.\d+\.\d+(?:(?:a|b|rc)\d+)?)\+(?P<release>\d{8})-"
@@ -144,7 +145,7 @@ async def list_release_builds() -> list[PythonBuild]:
     environment = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
     done = await run((str(find_uv()), *words, *options), env=environment)
     try:
-        listed = msgspec.json.decode(done.stdout, type=list[_ListedDownload])
+        listed = decode_json(done.stdout, list[_ListedDownload])
     except msgspec.MsgspecError as error:
         reason = done.stderr.decode(errors="replace").strip()
         raise OutsideError(f"cannot list uv's builds of Python: {reason}") from error

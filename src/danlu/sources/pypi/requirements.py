@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,13 @@ from msgspec.structs import replace
 from danlu.environment.package_names import normalize_name
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, Span, UsageError
+from danlu.sources.pypi.uv_project import (
+    LOCK_NAME,
+    UvProject,
+    locate,
+    read_pyproject,
+    read_uv_project,
+)
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import strip_credentials
 
@@ -323,7 +330,82 @@ def declared_paths(declared: Iterable[PythonPackages], project: Path) -> tuple[P
                 paths.update(list_project_files(project / packages.requirements, project))
             if packages.pyproject:
                 paths.add(project / packages.pyproject)
+            for known, _ in iter_uv_projects(packages, project):
+                paths |= {known.path, known.workspace.path}
+                if known.lock is not None:
+                    paths.add(known.lock)
+                    paths.update(path for path, _ in list_uv_lock_directories(known))
+                paths.update(path for _, path in known.list_local_projects(groups=True))
     return tuple(sorted(paths))
+
+
+def list_absent_locks(declared: Iterable[PythonPackages], project: Path) -> tuple[str, ...]:
+    """Return where a ``uv.lock`` would decide the versions of ``declared`` packages, if it existed.
+
+    The paths are relative to ``project``.
+    """
+    places = [
+        known.workspace.directory / LOCK_NAME
+        for packages in declared
+        for known, is_declared in iter_uv_projects(packages, project)
+        if is_declared and known.lock is None
+    ]
+    return tuple(sorted({os.path.relpath(place, os.path.abspath(project)) for place in places}))
+
+
+def iter_uv_projects(packages: PythonPackages, project: Path) -> Iterator[tuple[UvProject, bool]]:
+    """Yield the ``pyproject.toml`` files whose sources may apply to ``packages``, each once.
+
+    These are the declared ones, those of directories that are installed, and of directories that
+    the sources of these name. Each is with whether it is a declared one.
+    """
+    project = Path(os.path.abspath(project))
+    declared = [project / name for name in (packages.pyproject,) if name]
+    if _is_pyproject(packages.requirements):
+        declared.append(project / packages.requirements)
+    pending: list[Path] = []
+    for entry, _ in read_declared(packages, project):
+        if entry.option == "--requirement" and _is_pyproject(entry.value):
+            declared.append(entry.file.parent / entry.value)
+        elif entry.option in ("", "--editable"):
+            reference = parse_reference(entry.value, entry.file.parent)
+            if reference is not None and reference.kind == "directory" and reference.path:
+                pending.append(reference.path / reference.subdirectory / "pyproject.toml")
+    installed, seen = len(declared) + len(pending), set()
+    pending = [*declared, *pending]
+    for number, path in enumerate(pending):
+        path = Path(os.path.abspath(path))
+        if path in seen or not path.is_file():
+            continue  # a missing file is reported when it is resolved
+        seen.add(path)
+        found = read_uv_project(path, project)
+        yield found, number < len(declared)
+        local = found.list_local_projects(groups=number < installed)
+        pending += [place / "pyproject.toml" for _, place in local]
+
+
+def _is_pyproject(name: str) -> bool:
+    file = name.rpartition("/")[2]
+    return file.endswith(".toml") and not file.startswith("pylock.")
+
+
+def list_uv_lock_directories(project: UvProject) -> list[tuple[Path, bool]]:
+    """Return the directories that the ``uv.lock`` of a project installs packages from.
+
+    Each is with whether it is used in place. Directories of the project itself are left out.
+    """
+    if project.lock is None:
+        return []
+    table = read_pyproject(project.lock, project.project)
+    found = []
+    for package in table.get("package", ()) if isinstance(table.get("package"), list) else ():
+        source = package.get("source") if isinstance(package, dict) else None
+        for kind in ("editable", "directory", "virtual"):
+            if isinstance(source, dict) and isinstance(source.get(kind), str):
+                path = locate(project.lock.parent, source[kind])
+                if kind != "virtual" and path not in (project.directory, project.lock.parent):
+                    found.append((path, kind == "editable"))
+    return found
 
 
 def list_editable_paths(declared: Iterable[PythonPackages], project: Path) -> frozenset[Path]:
@@ -338,6 +420,11 @@ def list_editable_paths(declared: Iterable[PythonPackages], project: Path) -> fr
         if packages.requirements.endswith(".toml"):
             file = project / packages.requirements
             paths.update(list_pylock_directories(file, project, editable=True))
+        for known, _ in iter_uv_projects(packages, project):
+            paths.update(path for path, in_place in list_uv_lock_directories(known) if in_place)
+            for source, path in known.list_local_projects(groups=True):
+                if source.kind == "workspace" if source.editable is None else source.editable:
+                    paths.add(path)
     return frozenset(paths)
 
 
@@ -347,7 +434,7 @@ def _list_required(packages: PythonPackages, project: Path) -> list[str]:
     return [entry.value for entry, _ in lines if entry.option in ("", "--editable")]
 
 
-def urls_with_credentials(declared: Iterable[PythonPackages], project: Path) -> dict[str, str]:
+def urls_with_credentials(declared: Sequence[PythonPackages], project: Path) -> dict[str, str]:
     """Return the declared URLs with credentials, by the URL without them."""
     places = []
     for packages in declared:
@@ -355,6 +442,10 @@ def urls_with_credentials(declared: Iterable[PythonPackages], project: Path) -> 
             if entry.option in ("", "--editable"):
                 places.append(parse_reference(entry.value, entry.file.parent))
     urls = [place.location for place in places if place is not None and place.path is None]
+    for packages in declared:
+        for known, _ in iter_uv_projects(packages, project):
+            sources = [source for items in known.sources.values() for source, _ in items]
+            urls += [source.git.removeprefix("git+") or source.url for source in sources]
     by_plain_url = {strip_credentials(url): url for url in urls}
     return {plain: url for plain, url in by_plain_url.items() if plain != url}
 
@@ -392,13 +483,17 @@ def parse_reference(requirement: str, base: Path) -> DirectReference | None:
     path = _local_path(place, base)
     if path is None and "://" not in place:
         return None
-    file = path.name if path else unquote(urlsplit(place).path)
-    kind: Literal["wheel", "archive", "directory"] = "archive"
-    if file.endswith(".whl"):
-        kind = "wheel"
-    elif path is not None and not file.lower().endswith(_ARCHIVES):
-        kind = "directory"
+    kind = classify_file(path.name if path else unquote(urlsplit(place).path))
+    if kind == "directory" and path is None:
+        kind = "archive"
     return DirectReference(name, extras, kind, place, path, **common)
+
+
+def classify_file(name: str) -> Literal["wheel", "archive", "directory"]:
+    """Return what a path with this name denotes."""
+    if name.endswith(".whl"):
+        return "wheel"
+    return "archive" if name.lower().endswith(_ARCHIVES) else "directory"
 
 
 def _parse_repository(

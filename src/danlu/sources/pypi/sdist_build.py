@@ -10,6 +10,7 @@ from danlu.sandbox.pip_indexes import map_into_sandbox, map_uv_paths, render_uv_
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import (
     IndexSettings,
+    NamedIndex,
     select_uv_settings,
     to_index_url,
     uv_environment,
@@ -39,10 +40,10 @@ def chown_to_builder(tree: Path) -> None:
 
 def sandbox_indexes(
     indexes: IndexSettings, project: Path
-) -> tuple[dict[str, str], str, list[Mount]]:
+) -> tuple[dict[str, str], str, tuple[NamedIndex, ...], list[Mount]]:
     """Return uv's variables and configuration file for the same indexes inside the sandbox.
 
-    Also return the mounts that the addresses in them need.
+    Also return the named indexes, and the mounts that the addresses of all of them need.
     """
     outside = uv_environment(indexes, project)
     settings = select_uv_settings(outside, project, WHEN_LOCKING)
@@ -63,5 +64,6 @@ def sandbox_indexes(
                     move(to_index_url(address, project)) for address in addresses
                 )
     text = render_uv_toml(map_uv_paths(selected, move))
+    named = tuple(NamedIndex(index.name, move(index.url)) for index in indexes.named)
     mounts = [Mount(target, source, readonly=True) for target, source in sorted(places.items())]
-    return variables, text, mounts
+    return variables, text, named, mounts

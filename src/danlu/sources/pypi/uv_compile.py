@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
+from danlu.environment.package_names import requirement_name
 from danlu.errors import OutsideError
+from danlu.sources.pypi.indexes import NamedIndex
 from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
 from danlu.sources.pypi.uv import Uv, target_options
 from danlu.sources.pypi.uv_errors import uv_error
@@ -63,7 +65,37 @@ def read_pins(text: str) -> tuple[Pin, ...]:
 
 
 def _compile_options(target: PlatformTarget) -> list[str]:
-    return [*target_options(target), "--no-annotate", "--no-header", "--no-sources"]
+    return [*target_options(target), "--no-annotate", "--no-header"]
+
+
+def write_index_pins(
+    lines: Iterable[str], pins: Mapping[str, str], named: Iterable[NamedIndex], directory: Path
+) -> list[str]:
+    """Write a ``pyproject.toml`` that says which indexes packages must come from; return its path.
+
+    uv has no option for that. ``lines`` are requirements, ``pins`` the names of indexes by
+    normalised package name. Without such a requirement, nothing is written.
+    """
+    pinned = [line for line in lines if requirement_name(line) in pins]
+    if not pinned:
+        return []
+    names = dict.fromkeys(requirement_name(line) for line in pinned)
+    used = {pins[name] for name in names}
+    encode = msgspec.json.Encoder().encode  # strings and arrays are written as in JSON
+    text = [
+        '[project]\nname = "danlu-requirements"\nversion = "0"',
+        f"dependencies = {encode(pinned).decode()}",
+        "[tool.uv.sources]",
+        *(f'"{name}" = {{ index = {encode(pins[name]).decode()} }}' for name in names),
+    ]
+    for index in named:
+        if index.name in used:
+            address = encode(index.url).decode()
+            name = encode(index.name).decode()
+            text.append(f"[[tool.uv.index]]\nname = {name}\nurl = {address}\nexplicit = true")
+    path = directory / "pyproject.toml"
+    path.write_text("\n".join((*text, "")), encoding="utf-8")
+    return [str(path)]
 
 
 def upgrade_options(upgrade: Iterable[str], *, upgrade_all: bool) -> list[str]:

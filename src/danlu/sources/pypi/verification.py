@@ -26,6 +26,7 @@ from danlu.sources.pypi.split_wheels import (
     is_written_by_installer,
     target_path,
 )
+from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 
 #: Replaces this machine's interpreter, which uv writes into a wheel's scripts.
@@ -168,7 +169,7 @@ class WheelNoteCache:
     def read(self, sha256: str) -> WheelNote:
         """Return the note; an empty one if there is none or it cannot be read."""
         try:
-            return msgspec.json.decode(self._path(sha256).read_bytes(), type=WheelNote)
+            return decode_json(self._path(sha256).read_bytes(), WheelNote)
         except (OSError, msgspec.DecodeError):
             return WheelNote()
 

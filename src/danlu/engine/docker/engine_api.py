@@ -1,6 +1,6 @@
-"""The Engine API of a Docker daemon on this machine: start a container, run programs in it.
+"""The Engine API of a Docker daemon on this machine: run programs in a container.
 
-Only what each start and each program needs, because Docker's command line takes 0.04 s longer for
+Only what each program needs, because Docker's command line takes 0.04 s longer for
 it. That line does everything else, and also this if the daemon has no Unix socket that is known
 without asking it (TLS, ``ssh://``, contexts), and for Podman. Paths have no version: the daemon's
 own is used. Source: https://docs.docker.com/reference/api/engine/.
@@ -96,25 +96,6 @@ class EngineApi:
                 raise
             return DaemonStream(connection, data, terminal=terminal)
         raise OutsideError(f"docker: its daemon did not answer within {_REQUEST_TIMEOUT:.0f} s")
-
-    async def start_container(self, name: str) -> DaemonStream:
-        """Start a stopped container, and return the streams of its first process.
-
-        Raises :class:`~danlu.errors.DanluError` if it is not a stopped one, or cannot be started.
-        """
-        path = f"/containers/{name}"
-        stream = await self.open_stream(f"{path}/attach?stream=1&stdin=1&stdout=1&stderr=1")
-        try:
-            await self.call("POST", f"{path}/start")
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await stream.close()
-            raise
-        return stream
-
-    async def wait_for_container(self, name: str) -> None:
-        """Wait until a container, whose streams have ended, has stopped."""
-        await self.call("POST", f"/containers/{name}/wait")
 
     async def read_state(self, name: str) -> tuple[int, int, bool]:
         """Return a container's process id, exit code and whether it ended for lack of memory."""

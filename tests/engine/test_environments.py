@@ -301,7 +301,7 @@ def test_every_key_arrives_at_once(danlu: Danlu, project: Path, box_home: Path) 
     os.close(terminal)
 
 
-# Not in a pod, whose program may print for more than a minute before the signal arrives.
+# Not in a pod: the signal arrives there only after more than a minute, reading on or not.
 @pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
 def test_a_program_that_nobody_reads_ends(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)

@@ -66,11 +66,20 @@ async def copy_streams(
     *,
     terminal: bool,
     reject_output: Callable[[], Coroutine[Any, Any, None]],
+    reads_on: bool,
 ) -> None:
     """Copy until the program has ended.
 
-    ``reject_output`` is called once for each stream that nobody reads. Raises
-    :class:`TemporaryError` if the connection is lost.
+    Raises :class:`TemporaryError` if the connection is lost.
+
+    Args:
+        program: The connection to it.
+        descriptors: Where its streams come from and go to.
+        terminal: Whether they are a terminal.
+        reject_output: Is called once for each stream that nobody reads.
+        reads_on: Whether output is read during that call. Docker does not even report the end of
+            other programs in the container as long as output of one that has ended waits; from a
+            pod, the output of a busy program would delay the call.
     """
     # Threads of other programs, blocked by a full pipe, must not delay this one.
     limiter = CapacityLimiter(2)
@@ -81,7 +90,8 @@ async def copy_streams(
                 group.start_soon(send_terminal_size, program, descriptors.stdin)
             group.start_soon(_copy_input, program, descriptors.stdin, terminal, limiter)
             try:
-                await _copy_output(program, descriptors, limiter, reject_output, group)
+                rejecting = group if reads_on else None
+                await _copy_output(program, descriptors, limiter, reject_output, rejecting)
             except (OutsideError, TemporaryError) as error:
                 failure = error
             group.cancel_scope.cancel()
@@ -114,7 +124,7 @@ async def _copy_output(
     descriptors: ProgramDescriptors,
     limiter: CapacityLimiter,
     reject_output: Callable[[], Coroutine[Any, Any, None]],
-    group: TaskGroup,
+    rejecting: TaskGroup | None,
 ) -> None:
     targets = {_STDOUT: descriptors.stdout, _STDERR: descriptors.stderr}
     async for stream, data in program.read_output():
@@ -125,9 +135,10 @@ async def _copy_output(
             await _write_all(target, data, limiter)
         except OSError:
             del targets[stream]
-            # Output is read meanwhile: Docker does not even report the end of other programs in
-            # the container as long as that of one which has ended waits.
-            group.start_soon(reject_output)
+            if rejecting is None:
+                await reject_output()
+            else:
+                rejecting.start_soon(reject_output)
 
 
 async def _write_all(descriptor: int, data: bytes, limiter: CapacityLimiter) -> None:

@@ -71,7 +71,11 @@ class ApiExec:
     async def _copy_to_end(self, reject_output: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await copy_streams(
-                self, self._descriptors, terminal=self._terminal, reject_output=reject_output
+                self,
+                self._descriptors,
+                terminal=self._terminal,
+                reject_output=reject_output,
+                reads_on=True,
             )
             # A program may close its streams long before it ends.
             interval = _FIRST_POLL

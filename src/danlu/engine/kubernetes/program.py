@@ -196,6 +196,7 @@ class KubernetesProgram:
                 self._descriptors,
                 terminal=self._terminal,
                 reject_output=self._reject_output,
+                reads_on=False,
             )
             code = self._process.exit_code
         except ConnectionLost as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from danlu.engine import container_scripts
 from danlu.engine.environment_directory import WAITING_MARK
 
 #: A directory in memory, for files of danlu.
@@ -25,11 +26,12 @@ while read -r line; do : >{WAITING_MARK}; done"""
 
 #: Runs a program, or without arguments the login shell. ``$1`` marks it for ``FIND_SCRIPT``, ``$2``
 #: is a file with variables, which is removed, and ``$3`` its working directory.
-EXEC_SCRIPT = r"""DANLU_EXEC=$1; export DANLU_EXEC
+EXEC_SCRIPT = rf"""DANLU_EXEC=$1; export DANLU_EXEC
 if [ -n "$2" ]; then . "$2"; rm -f "$2"; fi
 if [ -n "$3" ]; then cd "$3" || exit 125; fi
 shift 3
-[ $# -eq 0 ] || exec "$@"
+if [ $# -gt 0 ]; then
+{container_scripts.EXEC_SCRIPT}fi
 """
 
 #: Writes its input to a file that only its owner may read.

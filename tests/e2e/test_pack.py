@@ -326,27 +326,21 @@ def test_a_model_is_served_in_the_background_until_it_is_removed(linear: Project
 
 
 @pytest.mark.slow
-@pytest.mark.needs("docker", "dockerd")
-def test_docker_serves_a_model_in_the_background(
-    linear: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd")),
+        pytest.param("podman", marks=pytest.mark.needs("podman")),
+    ],
+)
+def test_an_engine_serves_a_model_in_the_background(
+    linear: Project, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear")
-    with engine_variables("docker") as variables:
+    with engine_variables(engine) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        check_background_server(linear, "--on", "docker")
-
-
-@pytest.mark.slow
-@pytest.mark.needs("podman")
-def test_podman_serves_a_model_in_the_background(
-    linear: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack(linear, "-t", "linear:1", "--predictor", "predict.py:Linear")
-    with engine_variables("podman") as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        check_background_server(linear, "--on", "podman")
+        check_background_server(linear, "--on", engine)
 
 
 @pytest.mark.slow

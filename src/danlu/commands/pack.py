@@ -146,7 +146,7 @@ def pack_model(
     examples = tuple(map(_check_example, options.examples))
     chosen = choose_server(options.server) if options.server else None
     if options.grpc and chosen is not DANLU:
-        raise UsageError("--grpc is for danlu's own model server")
+        raise UsageError("--grpc is for danlu's own model server", hint="remove --grpc or --server")
     project = replace(project, portable=True)
     userns.enter(settings.paths)
     environment = project.environment(offline=options.offline)

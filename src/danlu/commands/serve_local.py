@@ -172,7 +172,7 @@ def list_servers(
 
 
 def find_server(name: str, settings: Settings) -> EnvironmentDirectory:
-    """Return the environment of a served model; raise :class:`UsageError` if there is none."""
+    """Return the environment of a served model; raise :class:`UsageError` if none has the name."""
     environment = EnvironmentDirectory(settings.paths.environments / _name_environment(name))
     if "/" not in name and environment.exists() and _is_server(environment.read_spec()):
         return environment
@@ -221,7 +221,7 @@ def _build_view(view: EnvironmentView, settings: Settings) -> ServedModelView:
     (port, *_) = spec.ports
     is_running = state.phase == "Running"
     image = _find_image(spec.image, settings)
-    ready = is_running and _answers(port, read_server_label(image) if image else DANLU)
+    ready = is_running and _is_server_ready(port, read_server_label(image) if image else DANLU)
     reason = state.reason
     for service in state.services:
         if not ready and (service.restarts or not service.running):
@@ -242,7 +242,7 @@ def _build_view(view: EnvironmentView, settings: Settings) -> ServedModelView:
     )
 
 
-def _answers(port: PortForward, server: ModelServer) -> bool:
+def _is_server_ready(port: PortForward, server: ModelServer) -> bool:
     """Return whether the server at a port is ready."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(port.address, port.address)
     connection = http.client.HTTPConnection(address, port.host_port, timeout=_REQUEST_SECONDS)
@@ -261,7 +261,7 @@ def _find_image(digest: str, settings: Settings) -> StoredImage | None:
 
 
 def _choose_image_name(image: StoredImage | None) -> str:
-    """Return the first name that the user gave an image; empty if there is none."""
+    """Return the first name that the user gave an image; empty if it has no name."""
     own = environment_image_tag("").partition(":")[0]
     names = image.names if image is not None else ()
     return next((name for name in names if not name.startswith(own)), "")

@@ -111,13 +111,13 @@ def list_server_packages(
                 requirement = Requirement(text)
             except InvalidRequirement:
                 continue
-            if _applies(requirement, extra):
+            if _is_wanted(requirement, extra):
                 dependency = normalize_name(requirement.name)
                 pending += [(dependency, wanted) for wanted in ("", *requirement.extras)]
     return tuple(sorted({name for name, _ in found}))
 
 
-def _applies(requirement: Requirement, extra: str) -> bool:
+def _is_wanted(requirement: Requirement, extra: str) -> bool:
     marker = str(requirement.marker or "")
     if not _EXTRA.search(marker):
         return not extra

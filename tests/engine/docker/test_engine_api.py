@@ -80,7 +80,7 @@ class TestFrames:
         parser = FrameParser()
         parts: list[tuple[int, bytes]] = []
         for start in range(0, len(data), size):
-            parts += parser.feed(data[start : start + size])
+            parts += parser.parse(data[start : start + size])
         assert join(parts) == join([frame for frame in frames if frame[1]])
         assert parser.is_complete
 
@@ -88,20 +88,20 @@ class TestFrames:
     def test_anything_else_is_data_or_one_error(self, pieces: list[bytes]) -> None:
         parser = FrameParser()
         try:
-            parts = [part for piece in pieces for part in parser.feed(piece)]
+            parts = [part for piece in pieces for part in parser.parse(piece)]
         except OutsideError:
             return
         assert sum(len(data) for _, data in parts) <= sum(map(len, pieces))
 
     def test_a_frame_is_passed_on_before_it_is_whole(self) -> None:
         parser = FrameParser()
-        assert parser.feed(struct.pack(">B3xL", 2, 0xFFFFFFFF) + b"first") == [(2, b"first")]
-        assert parser.feed(b"second") == [(2, b"second")]
+        assert parser.parse(struct.pack(">B3xL", 2, 0xFFFFFFFF) + b"first") == [(2, b"first")]
+        assert parser.parse(b"second") == [(2, b"second")]
         assert not parser.is_complete
 
     def test_unknown_streams_are_refused(self) -> None:
         with pytest.raises(OutsideError, match="output of stream 3"):
-            FrameParser().feed(render_frame(3, b"no such container"))
+            FrameParser().parse(render_frame(3, b"no such container"))
 
 
 class TestRequests:

@@ -23,7 +23,7 @@ from danlu.engine.docker.api_exec import read_api_exec, start_api_exec
 from danlu.engine.docker.command import DockerCommand
 from danlu.engine.docker.command_exec import start_command_exec
 from danlu.engine.docker.engine_api import EngineApi, find_socket
-from danlu.engine.docker.first_process import CommandFirstProcess
+from danlu.engine.docker.first_process import FirstProcess
 from danlu.engine.docker.settings import (
     SPEC_LABEL,
     DockerSettings,
@@ -181,7 +181,7 @@ class DockerContainer:
         self._spec = spec
         self._settings = settings
         self._programs: list[DockerProgram] = []
-        self._first: CommandFirstProcess | None = None
+        self._first: FirstProcess | None = None
         self._exit: ContainerExit | None = None
 
     @property
@@ -220,7 +220,7 @@ class DockerContainer:
         try:
             # Not by the API: it confirms an attachment before it has made it, and the first output
             # of a container that starts meanwhile is lost.
-            self._first = await CommandFirstProcess.start(self._command, self._name)
+            self._first = await FirstProcess.start(self._command, self._name)
             with anyio.move_on_after(timeout):
                 failure = await self._first.wait_until_ready()
         except OutsideError as error:

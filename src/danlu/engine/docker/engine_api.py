@@ -1,9 +1,9 @@
 """The Engine API of a Docker daemon on this machine: run programs in a container.
 
-Only what each program needs, because Docker's command line takes 0.04 s longer for
-it. That line does everything else, and also this if the daemon has no Unix socket that is known
-without asking it (TLS, ``ssh://``, contexts), and for Podman. Paths have no version: the daemon's
-own is used. Source: https://docs.docker.com/reference/api/engine/.
+Only for programs, because Docker's command line takes 0.04 s longer for each. It does everything
+else, and also runs programs for Podman and for daemons whose Unix socket is not known (TLS,
+``ssh://``, contexts). Paths have no version, so the daemon uses its newest. Source:
+https://docs.docker.com/reference/api/engine/.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EngineApi:
         """Send a request and return the decoded response; None if it is empty.
 
         Raises :class:`MachineError` if the daemon cannot be reached, and :class:`OutsideError` with
-        its message if it does not do what was asked, or has done it before (304).
+        its message for any status but 2xx.
         """
         # HTTP 1.0: the response is not in chunks, and ends with the connection.
         head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
@@ -147,7 +147,7 @@ class DaemonStream:
         try:
             while True:
                 data, self._data = self._data or await self._connection.receive(_CHUNK_SIZE), b""
-                for part in [(1, data)] if self._parser is None else self._parser.feed(data):
+                for part in [(1, data)] if self._parser is None else self._parser.parse(data):
                     yield part
         except anyio.EndOfStream:
             if self._parser is not None and not self._parser.is_complete:
@@ -193,7 +193,7 @@ class FrameParser:
         """Whether the last frame is."""
         return not self._missing and not self._header
 
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+    def parse(self, data: bytes) -> list[tuple[int, bytes]]:
         """Return the streams and data of another piece of output.
 
         Raises :class:`OutsideError` for a stream that no program has.

@@ -14,7 +14,7 @@ from danlu.engine.docker.command import DockerCommand
 _MAX_ERRORS = 1 << 16
 
 
-class CommandFirstProcess:
+class FirstProcess:
     """Runs :data:`~danlu.engine.container_scripts.HOLD_SCRIPT`, by the engine's command line."""
 
     def __init__(self, process: Process, errors: int) -> None:
@@ -22,7 +22,7 @@ class CommandFirstProcess:
         self._errors = errors
 
     @classmethod
-    async def start(cls, command: DockerCommand, name: str) -> CommandFirstProcess:
+    async def start(cls, command: DockerCommand, name: str) -> FirstProcess:
         """Start the container."""
         # A file, because nobody reads a pipe while the container runs.
         errors = os.memfd_create("errors")

@@ -142,9 +142,8 @@ class CudaToolkit(Declaration, frozen=True):
 
     def explain_conflict(self, reason: str) -> str:
         # A framework of the same major version requires the same wheels, and those of one release.
-        wheels = rf"nvidia-(?:cuda-nvrtc|cuda-runtime){self.release.suffix}\b[^,]*?==(\d+\.\d+)"
-        if self.release.major == 12:
-            wheels = wheels.replace("cuda-runtime", "cuda-runtime|cublas")
+        names = "cuda-nvrtc|cuda-runtime" + ("|cublas" if self.release.major == 12 else "")
+        wheels = rf"nvidia-(?:{names}){self.release.suffix}\b[^,]*?==(\d+\.\d+)"
         own = ".".join(str(number) for number in self.release.minor)
         others = sorted(set(re.findall(wheels, reason)) - {own})
         if others:

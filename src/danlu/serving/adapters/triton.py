@@ -30,9 +30,9 @@ class TritonPythonModel:
         self._packed = PackedPredictor()
 
     def execute(self, requests):
-        return [self._answer(request) for request in requests]
+        return [self._answer_request(request) for request in requests]
 
-    def _answer(self, request):
+    def _answer_request(self, request):
         data = backend.get_input_tensor_by_name(request, "input").as_numpy().reshape(-1)[0]
         try:
             text = json.dumps(self._packed.predict(json.loads(data)))

@@ -59,7 +59,7 @@ _FAILURES = (
 _MANAGED = ",".join(f"{name}={value}" for name, value in MANAGED_LABELS.items())
 
 
-class _Condition(msgspec.Struct, frozen=True):
+class _WorkloadCondition(msgspec.Struct, frozen=True):
     type: str
     status: str = ""
     reason: str = ""
@@ -73,7 +73,7 @@ class _WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
     replicas: int = 0
     updated_replicas: int = 0
     available_replicas: int = 0
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[_WorkloadCondition, ...] = ()
     url: str = ""
 
 
@@ -92,15 +92,15 @@ class _WorkloadSpec(msgspec.Struct, frozen=True):
     predictor: _PredictorSpec = _PredictorSpec()
 
 
-class _Workload(Object, frozen=True, gc=False, rename="camel"):
+class _ServedWorkload(Object, frozen=True, gc=False, rename="camel"):
     """A Deployment or an InferenceService."""
 
     spec: _WorkloadSpec = _WorkloadSpec()
     status: _WorkloadStatus = _WorkloadStatus()
 
 
-_DEPLOYMENT = DEPLOYMENTS.with_model(_Workload)
-_INFERENCE_SERVICE = INFERENCE_SERVICES.with_model(_Workload)
+_DEPLOYMENT = DEPLOYMENTS.with_model(_ServedWorkload)
+_INFERENCE_SERVICE = INFERENCE_SERVICES.with_model(_ServedWorkload)
 
 
 class ServedLine(msgspec.Struct, frozen=True):
@@ -199,7 +199,7 @@ class ClusterServing:
             return [_build_view(workload, ()) for workload in await self._list_workloads(client)]
 
     async def view(self, name: str) -> ServedModelView:
-        """Return a served model with its pods; raise :class:`UsageError` if there is none."""
+        """Return a served model with its pods; raise :class:`UsageError` if none has the name."""
         async with self._open_client() as client:
             return await self._load_view(client, name)
 
@@ -208,14 +208,14 @@ class ClusterServing:
             await self._find_workload(client, name), await self._list_pods(client, name)
         )
 
-    async def _list_workloads(self, client: Client) -> list[_Workload]:
+    async def _list_workloads(self, client: Client) -> list[_ServedWorkload]:
         options = ListOptions(self.namespace, labels=_MANAGED)
         found = [*(await client.list(_DEPLOYMENT, options)).items]
         with suppress(NotFound, Forbidden):  # without KServe, or without permission to use it
             found += (await client.list(_INFERENCE_SERVICE, options)).items
         return sorted(found, key=lambda workload: workload.metadata.name)
 
-    async def _find_workload(self, client: Client, name: str) -> _Workload:
+    async def _find_workload(self, client: Client, name: str) -> _ServedWorkload:
         for resource in (_DEPLOYMENT, _INFERENCE_SERVICE):
             with suppress(NotFound):
                 workload = await client.get(resource, name, namespace=self.namespace)
@@ -264,7 +264,7 @@ class ClusterServing:
                 await anyio.sleep(_POLL_SECONDS)
 
     async def _check_failure(
-        self, client: Client, workload: _Workload, pods: Sequence[Pod]
+        self, client: Client, workload: _ServedWorkload, pods: Sequence[Pod]
     ) -> None:
         if workload.status.observed_generation < workload.metadata.generation:
             return
@@ -377,14 +377,14 @@ def _explain_not_found(error: NotFound, namespace: str, *, kserve: bool) -> Outs
     return error
 
 
-def _is_current(pod: Pod, workload: _Workload) -> bool:
+def _is_current(pod: Pod, workload: _ServedWorkload) -> bool:
     """Return whether a pod is of the version that was applied last."""
     template = workload.spec.template.metadata.get("labels", {})
     wanted = {**template, **workload.spec.predictor.labels}.get(REVISION_LABEL)
     return pod.metadata.labels.get(REVISION_LABEL) == wanted
 
 
-def _build_view(workload: _Workload, pods: Sequence[Pod]) -> ServedModelView:
+def _build_view(workload: _ServedWorkload, pods: Sequence[Pod]) -> ServedModelView:
     metadata, status = workload.metadata, workload.status
     conditions = {condition.type: condition for condition in status.conditions}
     served = tuple(_build_pod(pod, current=_is_current(pod, workload)) for pod in pods)
@@ -394,7 +394,7 @@ def _build_view(workload: _Workload, pods: Sequence[Pod]) -> ServedModelView:
     if is_kserve:
         ready = sum(pod.state == "Ready" for pod in served)
         wanted = workload.spec.predictor.min_replicas
-        condition = conditions.get("Ready", _Condition("Ready"))
+        condition = conditions.get("Ready", _WorkloadCondition("Ready"))
         done, answers = seen and condition.status == "True", condition.status == "True"
         reason = condition.message or condition.reason
         url = status.url

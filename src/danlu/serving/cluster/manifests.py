@@ -161,8 +161,8 @@ def render_deployment(model: ModelDeployment, *, current: int | None = None) -> 
         ports.append({"name": "grpc", "port": model.grpc_port, "targetPort": "grpc"})
     service = {"selector": {NAME_LABEL: model.name}, "ports": ports}
     documents = [
-        DEPLOYMENTS.to_manifest({"metadata": _metadata(model), "spec": spec}),
-        SERVICES.to_manifest({"metadata": _metadata(model), "spec": service}),
+        DEPLOYMENTS.to_manifest({"metadata": _build_metadata(model), "spec": spec}),
+        SERVICES.to_manifest({"metadata": _build_metadata(model), "spec": service}),
     ]
     if not replicas.is_constant:
         documents.append(_render_autoscaler(model))
@@ -201,12 +201,12 @@ def render_kserve(model: ModelDeployment) -> list[Manifest]:
         predictor |= {"scaleMetric": "cpu", "scaleTarget": _CPU_PERCENT}
     spec = {"predictor": predictor}
     return [
-        SERVING_RUNTIMES.to_manifest({"metadata": _metadata(model), "spec": runtime}),
-        INFERENCE_SERVICES.to_manifest({"metadata": _metadata(model), "spec": spec}),
+        SERVING_RUNTIMES.to_manifest({"metadata": _build_metadata(model), "spec": runtime}),
+        INFERENCE_SERVICES.to_manifest({"metadata": _build_metadata(model), "spec": spec}),
     ]
 
 
-def _metadata(model: ModelDeployment) -> Manifest:
+def _build_metadata(model: ModelDeployment) -> Manifest:
     return {
         "name": model.name,
         "namespace": model.namespace,
@@ -217,7 +217,7 @@ def _metadata(model: ModelDeployment) -> Manifest:
 
 def _pod_labels(model: ModelDeployment, spec: Manifest) -> dict[str, str]:
     revision = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()[:12]
-    return {**_metadata(model)["labels"], REVISION_LABEL: revision}
+    return {**_build_metadata(model)["labels"], REVISION_LABEL: revision}
 
 
 def _pod_template(model: ModelDeployment) -> Manifest:
@@ -301,4 +301,6 @@ def _render_autoscaler(model: ModelDeployment) -> Manifest:
         "maxReplicas": model.replicas.most,
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
     }
-    return HORIZONTAL_POD_AUTOSCALERS.to_manifest({"metadata": _metadata(model), "spec": spec})
+    return HORIZONTAL_POD_AUTOSCALERS.to_manifest(
+        {"metadata": _build_metadata(model), "spec": spec}
+    )

@@ -148,7 +148,7 @@ class RequestBatcher:
             self._signals.put(None)
 
     def _watch_call(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Find out whether a call takes too long, until there is none."""
+        """Find out whether a call takes too long, as long as one runs."""
         batch, waiting = self._batch, list(self._waiting)  # before the start, which is set first
         left = self._start + self._timeout - time.monotonic()
         self._is_watched = bool(batch or waiting)

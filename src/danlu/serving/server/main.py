@@ -117,7 +117,7 @@ class WorkerGroup:
         self._count: int = options.workers
         # A worker's loop stands only if the predictor holds Python's lock (GIL).
         self._patience: float = options.timeout + _PATIENCE
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, _WorkerProcess] = {}
         self._stopping = False
         self._failed = False
         self._delay = _FIRST_DELAY
@@ -154,7 +154,7 @@ class WorkerGroup:
             process = subprocess.Popen(command, pass_fds=inherited)
         finally:
             os.close(writer)
-        self._workers[process.pid] = _Worker(process, reader)
+        self._workers[process.pid] = _WorkerProcess(process, reader)
 
     def _forget_worker(self, pid: int, code: int) -> None:
         worker = self._workers.pop(pid)
@@ -181,7 +181,7 @@ class WorkerGroup:
             worker.process.terminate()
 
 
-class _Worker:
+class _WorkerProcess:
     """A worker, from which something is read every second once it has loaded the model."""
 
     def __init__(self, process: subprocess.Popen[bytes], reader: int) -> None:

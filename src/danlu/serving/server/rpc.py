@@ -102,7 +102,7 @@ class InferenceService:
             "ModelReady": ("ModelName", self._answer_ready),
             "ServerMetadata": ("Empty", self._describe_server),
             "ModelMetadata": ("ModelName", self._describe_model),
-            "ModelInfer": ("InferRequest", self._infer),
+            "ModelInfer": ("InferRequest", self._infer_model),
         }
         return grpc.method_handlers_generic_handler(
             _SERVICE,
@@ -158,7 +158,7 @@ class InferenceService:
         if name != model.name or version not in ("", model.version):
             raise HttpError(404, f"the model here is {model.name}, version {model.version}")
 
-    async def _infer(self, request: Any) -> Any:
+    async def _infer_model(self, request: Any) -> Any:
         self._check_model(request.model_name, request.model_version)
         outputs = [RequestOutput(output.name) for output in request.outputs]
         wanted = InferenceRequest([], request.id, outputs=outputs or None)

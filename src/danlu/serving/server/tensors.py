@@ -251,7 +251,7 @@ def _make_bytes(values: list[bytes | str]) -> Any:
 def select_outputs(outputs: list[OutputTensor], request: InferenceRequest) -> list[OutputTensor]:
     """Return the outputs that the request asks for, by default all.
 
-    Raises :class:`InvalidRequest` if there is no such output.
+    Raises :class:`InvalidRequest` if no output has the name.
     """
     if request.outputs is None:
         return outputs

@@ -183,7 +183,7 @@ class UvProject:
 
     @property
     def lock(self) -> Path | None:
-        """The ``uv.lock`` of the project or its workspace; None if there is none."""
+        """The ``uv.lock`` of the project or its workspace; None if it does not exist."""
         path = self.workspace.directory / LOCK_NAME
         return path if os.path.lexists(path) else None
 
@@ -255,7 +255,7 @@ def read_uv_project(path: Path, project: Path) -> UvProject:
 
 
 def _read_file(path: Path, project: Path, root: UvProject | None = None) -> UvProject | None:
-    """Return a ``pyproject.toml``, or None if there is none."""
+    """Return a ``pyproject.toml``, or None if it does not exist."""
     if not path.is_file():
         return None
     return UvProject(path, read_pyproject(path, project), project, root)

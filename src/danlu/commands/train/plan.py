@@ -17,7 +17,7 @@ from danlu.commands.train.framework_detection import (
     detect_module_framework,
     find_module,
 )
-from danlu.commands.train.manifest import apply_ending, build_job_from_options
+from danlu.commands.train.job_from_options import apply_ending, build_job_from_options
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.overrides import override_manifest
 from danlu.commands.train.target import RunTarget, choose_target

@@ -18,11 +18,9 @@ from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import build_manifest_check
 from danlu.training.schema_checks import UNKNOWN_FIELD
 from danlu.training.types import Job, ReplicaId, ReplicaType
+from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH, is_dns_label
 from danlu.util.suggest import closest_match, did_you_mean
 
-_MAX_LABEL_LENGTH = 63
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
@@ -32,11 +30,6 @@ _LABEL_HINT = "use lower-case letters, digits and '-', at most 63 characters"
 
 _Members = Sequence[tuple[str, Mapping[str, Any]]]
 """The mappings of a list, each with its path."""
-
-
-def is_dns_label(name: str) -> bool:
-    """Return whether ``name`` is a DNS-1123 label, as for containers, volumes and namespaces."""
-    return _DNS_1123.fullmatch(name) is not None
 
 
 def validate(document: Mapping[str, Any], framework: Framework) -> tuple[FieldError, ...]:
@@ -130,16 +123,16 @@ def _check_name(document: Mapping[str, Any], framework: Framework) -> Iterator[F
         generate = metadata.get("generateName")
         hint = "set name: generateName is not supported" if generate else ""
         yield FieldError("metadata.name", "is required", hint)
-    elif isinstance(name, str) and not _DNS_1035.fullmatch(name):
+    elif isinstance(name, str) and not DNS_1035.fullmatch(name):
         hint = "use lower-case letters, digits and '-'; start with a letter, don't end with '-'"
         yield FieldError("metadata.name", f"invalid job name '{name}'", hint)
     elif isinstance(name, str):
         names = (f"{name}-{replica}" for replica in _last_replicas(document, framework))
         longest = max(names, key=len, default="")
-        if len(longest) > _MAX_LABEL_LENGTH:
-            over = len(longest) - _MAX_LABEL_LENGTH
+        if len(longest) > MAX_LABEL_LENGTH:
+            over = len(longest) - MAX_LABEL_LENGTH
             message = f"is too long: '{longest}' has {len(longest)} characters"
-            hint = f"shorten it by {over}: the limit is {_MAX_LABEL_LENGTH}"
+            hint = f"shorten it by {over}: the limit is {MAX_LABEL_LENGTH}"
             yield FieldError("metadata.name", message, hint)
 
 

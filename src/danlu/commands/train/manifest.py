@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from danlu.commands.container_options import split_volume
 from danlu.commands.train.options import ReplicaResources, TrainOptions
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
@@ -18,6 +19,7 @@ from danlu.training.manifest import read_job
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.pod_template import replace_spec
 from danlu.training.types import CleanPodPolicy, Job, ReplicaType
+from danlu.util.quantity import to_quantity
 from danlu.util.suggest import did_you_mean
 
 _GPU_RESOURCE = "nvidia.com/gpu"
@@ -30,8 +32,6 @@ _MAX_STEM_LENGTH = 30
 
 #: No vowels, so that no suffix spells a word.
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-
-_MOUNT_MODES = ("ro", "rw")
 
 
 def build_job_from_options(
@@ -148,7 +148,7 @@ def _resource_limits(
         gpus = resources.gpu
     limits = {
         "cpu": resources.cpu or options.cpu,
-        "memory": _kubernetes_quantity(resources.memory or options.memory),
+        "memory": to_quantity(resources.memory or options.memory),
         _GPU_RESOURCE: str(gpus) if gpus else "",
     }
     return {key: value for key, value in limits.items() if value}
@@ -160,15 +160,6 @@ def _clean_pod_policy(policy: str) -> str | None:
     return known.get(policy.lower(), policy) or None
 
 
-def _kubernetes_quantity(text: str) -> str:
-    """Return ``4GB`` and ``4 GiB`` as Kubernetes writes them; other text is left to validation."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGTP]i?)[bB]", text.strip())
-    if match is None:
-        return text
-    unit = "k" if match[2] == "K" else match[2]
-    return match[1] + unit
-
-
 def build_volumes(options: TrainOptions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the ``volumes`` of a pod and the ``volumeMounts`` of its container.
 
@@ -178,22 +169,13 @@ def build_volumes(options: TrainOptions) -> tuple[list[dict[str, Any]], list[dic
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
     for number, text in enumerate(options.volumes):
-        source, target, read_only = _parse_volume(text, options.directory)
+        source, target, read_only = split_volume(text)
+        path = options.directory.absolute() / Path(source).expanduser()
         name = f"volume-{number}"
-        volumes.append({"name": name, "hostPath": {"path": str(source)}})
+        volumes.append({"name": name, "hostPath": {"path": str(path)}})
         mode = {"readOnly": True} if read_only else {}
         mounts.append({"name": name, "mountPath": target, **mode})
     return volumes, mounts
-
-
-def _parse_volume(text: str, directory: Path) -> tuple[Path, str, bool]:
-    parts = text.split(":")
-    mode = parts.pop() if len(parts) == 3 else "rw"
-    if len(parts) != 2 or mode not in _MOUNT_MODES or not parts[0] or not parts[1].startswith("/"):
-        hint = "write SOURCE:/TARGET or SOURCE:/TARGET:ro"
-        raise UsageError(f"invalid volume {text!r}", hint=hint)
-    source = directory.absolute() / Path(parts[0]).expanduser()
-    return source, parts[1], mode == "ro"
 
 
 # -- replica types --------------------------------------------------------------------------------

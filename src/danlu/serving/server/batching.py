@@ -24,8 +24,8 @@ from typing import Any, Optional, Tuple  # noqa: UP035 (evaluated, Python 3.9)
 
 #: The weight of the latest call in the mean duration.
 _NEWEST = 0.2
-#: How long the next call waits for rows: this share of the fixed cost of a call, but no longer than
-#: so many seconds, and not at all if that is less than a thread needs to wake up.
+#: How long the next call waits for rows: this share of the fixed cost of a call, no more than these
+#: seconds, and not at all if that is less than a thread needs to wake up.
 _SHARE_OF_COST, _LONGEST_WAIT, _SHORTEST_WAIT = 0.75, 0.005, 0.0002
 #: The share of the rows that must have come back in that time of late.
 _ENOUGH = 0.8

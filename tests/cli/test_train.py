@@ -150,7 +150,9 @@ def test_dry_run_prints_the_manifest(cli: Cli, jobs: FakeJobs) -> None:
     assert "the manifest does not contain train.py: it runs where the image python:3 has" in (
         result.err
     )
-    assert result.out.startswith("# the manifest does not contain train.py: it runs where the image")
+    assert result.out.startswith(
+        "# the manifest does not contain train.py: it runs where the image"
+    )
     job = read_job(read_manifest_file(result.out, "stdout").job, find_framework("pytorch"))
     assert job.name == "demo"
     as_json = cli(*TRAIN, "--framework", "pytorch", "--dry-run", "-o", "json")

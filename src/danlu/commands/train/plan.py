@@ -29,7 +29,6 @@ from danlu.training.registry import find_framework
 from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
 
-
 _COMMENT_WIDTH = 98
 
 
@@ -231,7 +230,9 @@ def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> list[s
     if planned.target.project is not None:
         missing.append(f"the image {image} is on this machine only: danlu image push {image} REF")
     if options.volumes:
-        missing.append("its volumes are directories of this machine: nodes of a cluster need claims")
+        missing.append(
+            "its volumes are directories of this machine: nodes of a cluster need claims"
+        )
     return missing
 
 

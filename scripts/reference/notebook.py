@@ -1,11 +1,12 @@
-"""Generate the reference page of cell options from :mod:`danlu.notebook.options`."""
+"""Generate the reference page of cell options from :mod:`danlu.commands.train.job_options`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
 
-from danlu.notebook.options import OPTIONS, CellOption, display_name
+from danlu.commands.train.job_options import JobOption
+from danlu.notebook.options import OPTIONS, display_name
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from scripts.reference.pages import write_pages
 
@@ -67,8 +68,8 @@ def reference() -> str:
         (
             f"`%{option.name}`",
             _option_cell(option),
-            option.metavar or "`true` or `false`",
-            option.help,
+            _list_values(option),
+            option.help.replace("[", "\\["),  # `[default: …]` is not a link
             ", ".join(f"`%{option.name}={example}`" for example in option.examples),
         )
         for option in OPTIONS
@@ -92,7 +93,12 @@ def reference() -> str:
     )
 
 
-def _option_cell(option: CellOption) -> str:
+def _list_values(option: JobOption) -> str:
+    values = option.choices or (() if option.metavar else ("true", "false"))
+    return ", ".join(f"`{value}`" for value in values) or option.metavar
+
+
+def _option_cell(option: JobOption) -> str:
     short = f"`-{option.short}`, " if option.short else ""
     return f"{short}`--{display_name(option.name)}`"
 

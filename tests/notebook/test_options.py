@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from danlu.api import train
+from danlu.commands.train.job_options import JOB_OPTIONS, JobOption
+from danlu.commands.train.options import TrainKeywords
 from danlu.errors import UsageError
 from danlu.notebook.options import (
     OPTIONS,
-    CellOption,
     find_option,
     help_text,
     normalize_name,
@@ -48,9 +52,9 @@ FINE: dict[str, list[tuple[str, dict[str, object]]]] = {
     "cleanPolicy": [("all", {"clean_pod_policy": "All"}), ("NONE", {"clean_pod_policy": "None"})],
     "image": [("ghcr.io/a/b:1@sha256:00", {"image": "ghcr.io/a/b:1@sha256:00"})],
     "env": [
-        ("A=1", {"variables": {"A": "1"}}),
-        ("A=", {"variables": {"A": ""}}),
-        ("a_B1=x y = z", {"variables": {"a_B1": "x y = z"}}),
+        ("A=1", {"environment": {"A": "1"}}),
+        ("A=", {"environment": {"A": ""}}),
+        ("a_B1=x y = z", {"environment": {"a_B1": "x y = z"}}),
         ("build.envd", {"env": "build.envd"}),
         ("../a b/build.py:gpu", {"env": "../a b/build.py:gpu"}),
     ],
@@ -143,7 +147,7 @@ WITH = {
     "key", [key for key in OPTIONS if not key.metavar], ids=lambda key: key.name
 )
 @pytest.mark.parametrize("text", ["", "=true", " true", " yes", "=1", " 1"])
-def test_flag_accepts_all_documented_spellings(key: CellOption, text: str) -> None:
+def test_flag_accepts_all_documented_spellings(key: JobOption, text: str) -> None:
     words = f"--worker 1 --return x --{key.name}{text} --name job"
     given = parse_distributed(words, "").options
     ((field, value),) = key.read("true").items()
@@ -169,7 +173,15 @@ BAD_VALUES = [(name, value, message) for name in BAD for value, message in BAD[n
 
 def test_every_option_has_test_values() -> None:
     names = [key.name for key in OPTIONS]
-    assert list(FINE) == list(BAD) == names
+    assert set(FINE) == set(BAD) == {*names, "cleanPolicy"} - {"clean-pod-policy"}
+
+
+def test_keywords_of_the_api_are_in_the_table_and_documented() -> None:
+    fields = {option.field_name for option in JOB_OPTIONS}
+    keywords = set(TrainKeywords.__annotations__)
+    assert keywords - fields == {"workers", "replicas", "environment"}
+    documented = (inspect.getdoc(train) or "").partition("Keyword Args:")[2]
+    assert set(re.findall(r"^ {4}(\w+) \(", documented, flags=re.MULTILINE)) == keywords
 
 
 @pytest.mark.parametrize(("name", "value", "fields"), GOOD_VALUES)
@@ -208,7 +220,7 @@ def test_hints_suggest_the_intended_value() -> None:
 @pytest.mark.parametrize(
     ("name", "first", "second", "fields"),
     [
-        ("env", "A=1", "B=2", {"variables": {"A": "1", "B": "2"}}),
+        ("env", "A=1", "B=2", {"environment": {"A": "1", "B": "2"}}),
         ("volume", "a:/a", "b:/b", {"volumes": ("a:/a", "b:/b")}),
         ("send", "x,y", "z,x", {"send": ("x", "y", "z")}),
         ("return", "x", "y", {"returns": ("x", "y")}),
@@ -270,7 +282,7 @@ def test_names_and_aliases_find_the_same_option() -> None:
 
 
 @pytest.mark.parametrize("key", OPTIONS, ids=lambda option: str(option.name))
-def test_examples_in_the_reference_are_valid(key: CellOption) -> None:
+def test_examples_in_the_reference_are_valid(key: JobOption) -> None:
     for example in key.examples:
         assert key.read(example)
 
@@ -290,6 +302,12 @@ def test_cells_in_the_reference_are_jobs() -> None:
 def test_help_lists_every_option_in_79_columns() -> None:
     text = help_text()
     assert all(len(line) < 80 for line in text.splitlines())
-    for word in ("--clean-policy", "--metric-pattern", "-e, --env", "--TYPE N", "tuner-tracker"):
+    for word in (
+        "--clean-pod-policy",
+        "--metric-pattern",
+        "-e, --env",
+        "--TYPE N",
+        "tuner-tracker",
+    ):
         assert word in text
     assert text.count("\n  -") == len(OPTIONS) + 1

@@ -167,12 +167,12 @@ def test_resources_may_follow_after_another_option() -> None:
 
 def test_values_may_contain_separators() -> None:
     order = job("%worker=1\n%env=A=x; y=%z\n%env=B=1;%worker\n%env=C=;;a").options
-    assert order.variables == {"A": "x; y=%z", "B": "1;%worker", "C": ";;a"}
+    assert order.environment == {"A": "x; y=%z", "B": "1;%worker", "C": ";;a"}
 
 
 def test_env_is_a_variable_or_a_build_file() -> None:
     order = job("%worker=1\n%env=A=1\n%env=images/build.envd:gpu\n%env=B=a=b").options
-    assert order.variables == {"A": "1", "B": "a=b"}
+    assert order.environment == {"A": "1", "B": "a=b"}
     assert order.env == "images/build.envd:gpu"
 
 
@@ -417,7 +417,7 @@ def test_options_are_quoted_as_in_a_shell() -> None:
     order = parse_distributed(
         "-e 'A=x  y; \"z\"' --env B=\\ 1 --env=C= -v 'my data:/data:ro'", ""
     ).options
-    assert order.variables == {"A": 'x  y; "z"', "B": " 1", "C": ""}
+    assert order.environment == {"A": 'x  y; "z"', "B": " 1", "C": ""}
     assert order.volumes == ("my data:/data:ro",)
 
 

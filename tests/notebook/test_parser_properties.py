@@ -136,7 +136,7 @@ def orders(draw: st.DrawFn) -> CellOptions:
         clean_pod_policy=draw(st.sampled_from(["", "All", "Running", "None"])),
         name=draw(st.sampled_from(["", "a", "mnist-2"])),
         on=draw(st.sampled_from(["", "local"])),
-        variables=draw(st.dictionaries(NAMES, VALUES, max_size=3)),
+        environment=draw(st.dictionaries(NAMES, VALUES, max_size=3)),
         volumes=draw(st.sampled_from([(), ("a:/a",), ("a b:/b:ro", "c:/c:rw")])),
         send=draw(SEVERAL),
         returns=returns,
@@ -155,12 +155,12 @@ def orders(draw: st.DrawFn) -> CellOptions:
 def write_directives(order: CellOptions) -> list[tuple[str, str]]:
     """Return the directives that produce the given options."""
     words = {
-        "clean_pod_policy": "cleanPolicy",
+        "clean_pod_policy": "clean-pod-policy",
         "backoff_limit": "backoff-limit",
         "pattern": "metric-pattern",
     }
     results = [(name, _format_role(role)) for name, role in order.replicas.items()]
-    results += [("env", f"{name}={value}") for name, value in order.variables.items()]
+    results += [("env", f"{name}={value}") for name, value in order.environment.items()]
     results += [("volume", volume) for volume in order.volumes]
     results += [("sweep", axis) for axis in order.sweep]
     for name, several in (("send", order.send), ("return", order.returns)):

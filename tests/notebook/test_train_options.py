@@ -87,7 +87,7 @@ def test_every_cell_option_is_passed_on(files: Path) -> None:
         image="a/b:1",
         env="build.envd",
         name="mnist",
-        variables={"A": "1"},
+        environment={"A": "1"},
         volumes=("/a:/b",),
         returns=("x", "y"),
         restart="Never",

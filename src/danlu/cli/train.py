@@ -22,6 +22,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.session import Session, current_session
 from danlu.commands.jobs.views import parse_scaling
+from danlu.commands.train.job_options import JOB_OPTIONS, SWEEP_FIELDS, JobOption
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import describe_missing_parts, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
@@ -33,11 +34,17 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Options whose values a shell completes.
+_PARAMS: Mapping[str, click.ParamType[Any]] = {
+    "framework": FrameworkParam(),
+    "env": BuildFileParam(),
+}
+
 #: The replica types with an option of their own; ``--replica`` takes any.
 _REPLICA_TYPES = ("worker", "ps", "master", "chief", "evaluator", "launcher", "scheduler", "server")
 
 
-def _replica_options(function: F) -> F:
+def _add_replica_options(function: F) -> F:
     for name in reversed(_REPLICA_TYPES):
         function = click.option(
             f"--{name}",
@@ -48,45 +55,26 @@ def _replica_options(function: F) -> F:
     return function
 
 
-def _sweep_options(function: F) -> F:
-    options = (
-        click.option(
-            "--sweep",
-            "sweeps",
-            multiple=True,
-            metavar="NAME=VALUES",
-            help="Run one job per value: A,B,C or LOW:HIGH[:STEP|:log]. Repeatable.",
-        ),
-        click.option(
-            "--parallel",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Concurrent jobs of a sweep [default: what this machine can run].",
-        ),
-        click.option(
-            "--metric", default="", metavar="NAME", help="Metric to optimize [default: loss]."
-        ),
-        click.option(
-            "--goal",
-            type=click.Choice(["min", "max"]),
-            help="Minimize or maximize the metric [default: min].",
-        ),
-        click.option(
-            "--metric-pattern",
-            default="",
-            metavar="REGEX",
-            help="Read the metric from the leader's log: 'loss=([0-9.]+)'.",
-        ),
-        click.option(
-            "--trials",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Let Optuna choose N points (requires optuna).",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
+def _add_job_options(function: F) -> F:
+    """Add the flags of the table of options."""
+    for option in reversed(JOB_OPTIONS):
+        if option.flag:
+            function = click.option(
+                f"--{option.name}", option.field_name, help=option.help, **_click_settings(option)
+            )(function)
     return function
+
+
+def _click_settings(option: JobOption) -> dict[str, Any]:
+    if option.choices:
+        return {"type": click.Choice(option.choices, case_sensitive=False)}
+    if not option.metavar:
+        return {"is_flag": True}
+    if option.minimum is not None:
+        return {"type": click.IntRange(min=option.minimum), "metavar": option.metavar}
+    if option.repeatable:
+        return {"multiple": True, "metavar": option.metavar}
+    return {"type": _PARAMS.get(option.name), "default": "", "metavar": option.metavar}
 
 
 @declare_command("train")
@@ -96,79 +84,13 @@ def _sweep_options(function: F) -> F:
 @click.option(
     "-m", "--module", "module", default="", metavar="MODULE", help="Run a module, like python -m."
 )
-@click.option(
-    "--framework",
-    type=FrameworkParam(),
-    default="",
-    metavar="NAME",
-    help="Framework [default: detected from the script's imports].",
-)
-@_replica_options
+@_add_replica_options
 @click.option(
     "--replica", "others", multiple=True, metavar="TYPE=N", help="Number of replicas of any type."
 )
-@click.option("--cpu", default="", metavar="Q", help="CPUs of each replica: 2 or 500m.")
-@click.option("--memory", default="", metavar="Q", help="Memory of each replica: 512Mi, 4G.")
-@click.option(
-    "--gpu",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="GPUs of each replica; 0 overrides a manifest's.",
-)
-@click.option(
-    "--env",
-    "env",
-    type=BuildFileParam(),
-    default="",
-    metavar="FILE[:FUNC]",
-    help="Environment to run in [default: the build file next to the script].",
-)
-@click.option("--image", default="", metavar="REF", help="Run in this image.")
-@click.option(
-    "--host-python",
-    is_flag=True,
-    help="Run as processes of the active Python instead of containers.",
-)
-@click.option("--name", default="", help="Name of the job [default: generated].")
+@_add_job_options
 @on_option
-@click.option(
-    "--backoff-limit",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Restarts before the job fails.",
-)
-@click.option(
-    "--restart",
-    type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"], case_sensitive=False),
-    help="Restart policy of the replicas.",
-)
-@click.option("--deadline", default="", metavar="TIME", help="Fail the job after: 90s, 1h30m.")
-@click.option(
-    "--clean-pod-policy",
-    type=click.Choice(["All", "Running", "None"], case_sensitive=False),
-    help="Which pods to delete when the job finishes.",
-)
-@click.option(
-    "--volume",
-    "volumes",
-    multiple=True,
-    metavar="SRC:DST[:ro]",
-    help="Bind-mount a host file or directory. Repeatable.",
-)
-@click.option(
-    "--claim",
-    "claims",
-    multiple=True,
-    metavar="NAME=DIR",
-    help="Directory for a manifest's PersistentVolumeClaim. Repeatable.",
-)
 @grace_option()
-@click.option(
-    "--finish-timeout",
-    default="",
-    metavar="TIME",
-    help="How long replicas may run after success [default: 1h].",
-)
 @click.option(
     "--replace",
     is_flag=True,
@@ -179,7 +101,6 @@ def _sweep_options(function: F) -> F:
 @click.option(
     "-o", "--output", "form", type=click.Choice(["yaml", "json"]), help="Format of --dry-run."
 )
-@_sweep_options
 @frozen_option
 @offline_option
 @progress_option
@@ -222,9 +143,9 @@ def command(
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
     if dry_run:
         missing = describe_missing_parts(planned, options)
-        if missing:
-            print_warning(missing, run.terminal)
-        run.terminal.write_stdout(format_manifest(planned, form or "yaml").rstrip("\n"))
+        for text in missing:
+            print_warning(text, run.terminal)
+        run.terminal.write_stdout(format_manifest(planned, form or "yaml", missing).rstrip("\n"))
         return 0
     if planned.target is not None and planned.target.description:
         run.terminal.info(planned.target.description)
@@ -270,27 +191,20 @@ def _parse_sweep_options(flags: dict[str, Any], *, replace: bool) -> SweepOption
 
     Raises :class:`UsageError` for invalid values, and for options that need ``--sweep``.
     """
-    sweeps = flags.pop("sweeps")
-    names = ("parallel", "metric", "goal", "metric_pattern", "trials")
-    parallel, metric, goal, pattern, trials = values = [flags.pop(name) for name in names]
-    if not sweeps:
-        for name, value in zip(names, values, strict=True):
-            if value:
+    values = {name: flags.pop(name) for name in SWEEP_FIELDS}
+    sweep = flags.pop("sweep")
+    if not sweep:
+        for option in JOB_OPTIONS:
+            if option.flag and values.get(option.field_name):
                 raise UsageError(
-                    f"--{name.replace('_', '-')} is only valid with --sweep",
+                    f"--{option.name} is only valid with --sweep",
                     hint="add the values to try: --sweep lr=0.1,0.01",
                 )
         return None
     # Only here: most jobs need none of the sweep's modules.
-    from danlu.commands.sweep.options import SweepOptions
-    from danlu.commands.sweep.report import parse_objective
-    from danlu.commands.sweep.space import build_grid, parse_axes
+    from danlu.commands.sweep.options import parse_sweep_options
 
-    axes = parse_axes(sweeps)
-    if trials is None:
-        build_grid(axes)  # rejects a grid that is too large or endless
-    objective = parse_objective(metric, goal or "min", pattern)
-    return SweepOptions(axes, objective, parallel, trials, replace)
+    return parse_sweep_options(sweep, **values, replace=replace)
 
 
 def _parse_claims(texts: tuple[str, ...]) -> Mapping[str, str]:

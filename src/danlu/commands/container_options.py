@@ -44,17 +44,26 @@ def parse_volume(text: str) -> Mount:
 
     Raises :class:`UsageError` if it is invalid or the source does not exist.
     """
-    parts = text.split(":")
-    mode = parts.pop() if len(parts) == 3 else "rw"
-    if len(parts) != 2 or mode not in ("ro", "rw") or not parts[1].startswith("/"):
-        raise UsageError(f"invalid volume {text!r}", hint="use SRC:/DST or SRC:/DST:ro")
-    source = Path(parts[0]).expanduser().absolute()
+    given, target, readonly = split_volume(text)
+    source = Path(given).expanduser().absolute()
     if not source.exists():
         raise UsageError(
             f"cannot mount {source}: no such file or directory",
             hint="create it, or name another directory with --volume",
         )
-    return Mount(parts[1], source, readonly=mode == "ro")
+    return Mount(target, source, readonly=readonly)
+
+
+def split_volume(text: str) -> tuple[str, str, bool]:
+    """Split ``SRC:/DST[:ro|:rw]`` into source, target and whether it is read-only.
+
+    Raises :class:`UsageError` if it is invalid.
+    """
+    parts = text.split(":")
+    mode = parts.pop() if len(parts) == 3 else "rw"
+    if len(parts) != 2 or mode not in ("ro", "rw") or not parts[0] or parts[1][:1] != "/":
+        raise UsageError(f"invalid volume {text!r}", hint="use SRC:/DST or SRC:/DST:ro")
+    return parts[0], parts[1], mode == "ro"
 
 
 def parse_security(texts: Sequence[str]) -> str:

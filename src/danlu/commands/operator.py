@@ -17,7 +17,7 @@ from danlu.operator.manifests import NAMESPACE, InstallOptions, install_manifest
 from danlu.operator.types import OperatorSettings
 from danlu.training.manifest import dump_yaml
 from danlu.training.registry import list_frameworks
-from danlu.training.validation import is_dns_label
+from danlu.util.dns_label import is_dns_label
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,10 @@ from typing import Any, Literal
 from danlu.commands.function_transport import is_call
 from danlu.commands.jobs.report import job_error
 from danlu.commands.jobs.results import open_values
-from danlu.commands.sweep.options import SweepOptions, apply_target_defaults
-from danlu.commands.sweep.report import parse_objective
-from danlu.commands.sweep.space import build_grid, parse_axes
+from danlu.commands.sweep.options import SweepOptions, apply_target_defaults, parse_sweep_options
 from danlu.commands.train.framework_detection import detect_framework
-from danlu.commands.train.options import ReplicaResources, TrainOptions
+from danlu.commands.train.job_options import SWEEP_FIELDS
+from danlu.commands.train.options import JobOptions, ReplicaResources, TrainOptions
 from danlu.errors import JobFailed, UsageError
 from danlu.jobs.types import JobResult
 from danlu.notebook import sweeps
@@ -120,13 +119,6 @@ def attach_cell(name: str, context: CellContext, *, on: str = "", trusted: bool 
 # -- options --------------------------------------------------------------------------------------
 
 
-#: Options of a cell that the training job has under the same name.
-_SHARED_OPTIONS = {*CellOptions.__struct_fields__} & {*TrainOptions.__struct_fields__} - {
-    "framework",
-    "replicas",
-}
-
-
 def build_train_options(
     cell: CellOptions,
     *,
@@ -146,10 +138,11 @@ def build_train_options(
     labels = {RETURNS_LABEL: ",".join(cell.returns)} if cell.returns else {}
     if cell.every:
         labels[EVERY_LABEL] = "true"
+    shared = {name: getattr(cell, name) for name in JobOptions.__struct_fields__}
+    shared["framework"] = cell.framework or _detect_framework(files)
     return TrainOptions(
         directory=directory,
         command=command,
-        framework=cell.framework or _detect_framework(files),
         replicas={name: replica.replicas for name, replica in cell.replicas.items()},
         resources={
             name: ReplicaResources(replica.cpu, replica.memory, replica.gpu)
@@ -157,13 +150,12 @@ def build_train_options(
             if replica.cpu or replica.memory or replica.gpu is not None
         },
         python=python,
-        environment=cell.variables,
         labels=labels,
         files=files,
         value=_value_policy(cell),
         tied=not cell.detach,
         displays=displays,
-        **{name: getattr(cell, name) for name in _SHARED_OPTIONS},
+        **shared,
     )
 
 
@@ -186,18 +178,11 @@ def _detect_framework(files: Path) -> str:
 
 
 def build_sweep_options(cell: CellOptions) -> SweepOptions | None:
-    """Return the options of a cell's sweep, or None if it has none.
-
-    Raises :class:`UsageError` for duplicate names, and without ``trials`` for continuous ranges and
-    grids with too many points.
-    """
+    """Return the options of a cell's sweep, or None if it has none; raises :class:`UsageError`."""
     if not cell.sweep:
         return None
-    axes = parse_axes(cell.sweep)
-    if cell.trials is None:
-        build_grid(axes)
-    objective = parse_objective(cell.metric, cell.goal or "min", cell.pattern)
-    return apply_target_defaults(SweepOptions(axes, objective, cell.parallel, cell.trials), cell.on)
+    values = {name: getattr(cell, name) for name in SWEEP_FIELDS}
+    return apply_target_defaults(parse_sweep_options(cell.sweep, **values), cell.on)
 
 
 # -- results --------------------------------------------------------------------------------------

@@ -1,248 +1,22 @@
-"""The options of a cell: one table for parsing, checking, ``--help`` and the reference page.
+"""The names of a cell's options: those of the table, and the replica types of every framework.
 
-An option is written ``%key=value`` in a cell and ``--key value`` after ``%%distributed``. Case,
-``-`` and ``_`` are ignored. In addition to the table, every replica type of every framework,
-including frameworks from other packages, is an option (``%worker=2``).
-
-Names match ``danlu train``, except ``env``: in ``danlu train`` it is a build file, in ``danlu run``
-and in IPython's ``%env`` an environment variable. Here it is both, distinguished by the ``=`` of
-``NAME=VALUE``, which the name of a build file never contains.
+Case, ``-`` and ``_`` are ignored. Replica types (``%worker=2``) include those of frameworks from
+other packages.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-import msgspec
-
-from danlu.notebook import converters
-from danlu.notebook.converters import Converter
+from danlu.commands.train.job_options import JOB_OPTIONS, JobOption
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
 from danlu.util.suggest import closest_match
 
-
-class CellOption(msgspec.Struct, frozen=True):
-    """An option of a cell.
-
-    ``metavar`` is empty for flags. ``field`` is the field of :class:`CellOptions` if its name
-    differs from the option's. The values of a ``repeatable`` option are collected in a tuple.
-    """
-
-    name: str
-    metavar: str
-    help: str
-    examples: tuple[str, ...]
-    convert: Converter
-    aliases: tuple[str, ...] = ()
-    short: str = ""
-    field: str = ""
-    repeatable: bool = False
-
-    def read(self, text: str) -> Mapping[str, Any]:
-        """Return the fields of :class:`CellOptions` that the value ``text`` sets."""
-        value = self.convert(text)
-        if self.name == "env":
-            return {"variables": value} if isinstance(value, Mapping) else {"env": value}
-        if self.repeatable and not isinstance(value, tuple):
-            value = (value,)
-        return {self.field or self.name.replace("-", "_"): value}
-
-
-OPTIONS: tuple[CellOption, ...] = (
-    CellOption(
-        "framework",
-        "NAME",
-        "Training framework; by default detected from the cell's imports.",
-        ("pytorch", "tensorflow"),
-        converters.framework,
-    ),
-    CellOption(
-        "cpu",
-        "QUANTITY",
-        "CPU cores per replica; after a replica type and `;`, only for that type.",
-        ("2", "500m"),
-        converters.quantity,
-    ),
-    CellOption(
-        "memory",
-        "QUANTITY",
-        "Memory per replica; after a replica type and `;`, only for that type.",
-        ("512Mi", "4G"),
-        converters.quantity,
-    ),
-    CellOption(
-        "gpu",
-        "N",
-        "GPUs per replica that computes; after a replica type and `;`, only for that type.",
-        ("1",),
-        converters.whole_number(),
-    ),
-    CellOption(
-        "cleanPolicy",
-        "POLICY",
-        "Which pods to delete when the job ends: `all`, `running` or `none`.",
-        ("running",),
-        converters.choice("All", "Running", "None"),
-        aliases=("cleanPodPolicy", "clean"),
-        field="clean_pod_policy",
-    ),
-    CellOption(
-        "image",
-        "REF",
-        "Run in containers of this image.",
-        ("registry.example/team/torch:2.8",),
-        converters.single_word,
-    ),
-    CellOption(
-        "env",
-        "NAME=VALUE or FILE[:FUNC]",
-        "Set an environment variable (repeatable), or run in the environment of a build file.",
-        ("EPOCHS=3", "build.envd:gpu"),
-        converters.env,
-        short="e",
-    ),
-    CellOption(
-        "volume",
-        "SRC:DST[:ro]",
-        "Mount a file or directory of this machine into the containers. Repeatable.",
-        ("data:/data:ro",),
-        converters.volume,
-        short="v",
-        field="volumes",
-        repeatable=True,
-    ),
-    CellOption("name", "NAME", "Name of the job.", ("mnist-2",), converters.job_name),
-    CellOption(
-        "on",
-        "CONTEXT",
-        "Where to run: `local`, or the name of a context.",
-        ("local",),
-        converters.single_word,
-    ),
-    CellOption(
-        "send",
-        "NAME,...",
-        "Send variables of the notebook to the replicas. Repeatable.",
-        ("x,y",),
-        converters.variable_names,
-        repeatable=True,
-    ),
-    CellOption(
-        "return",
-        "NAME,...",
-        "Set variables in the notebook to their final values on rank 0. Repeatable.",
-        ("losses,model",),
-        converters.variable_names,
-        aliases=("returns",),
-        field="returns",
-        repeatable=True,
-    ),
-    CellOption(
-        "every",
-        "",
-        "Return the variables of every replica, as a dict by replica name.",
-        ("true",),
-        converters.boolean,
-    ),
-    CellOption(
-        "module",
-        "NAME,...",
-        "Send local modules or packages that the cell does not import directly. Repeatable.",
-        ("plugins", "package.helpers"),
-        converters.module_names,
-        aliases=("modules",),
-        field="modules",
-        repeatable=True,
-    ),
-    CellOption(
-        "detach",
-        "",
-        "Return immediately; `%jobs attach NAME` follows the job and sets its results.",
-        ("true",),
-        converters.boolean,
-    ),
-    CellOption(
-        "restart",
-        "POLICY",
-        "When to restart a replica: `Always`, `OnFailure`, `Never` or `ExitCode`.",
-        ("OnFailure",),
-        converters.choice("Always", "OnFailure", "Never", "ExitCode"),
-    ),
-    CellOption(
-        "backoff-limit",
-        "N",
-        "Number of restarts before the job fails.",
-        ("3",),
-        converters.whole_number(),
-    ),
-    CellOption(
-        "deadline",
-        "TIME",
-        "Fail the job after this time.",
-        ("90s", "1h30m"),
-        converters.duration,
-    ),
-    CellOption("lines", "N", "Number of log lines to show.", ("20",), converters.whole_number()),
-    CellOption(
-        "limit",
-        "SIZE",
-        "Maximum size to send, and to return per replica (default: `transfer_limit`).",
-        ("10GB",),
-        converters.size,
-    ),
-    CellOption(
-        "trust-results",
-        "",
-        "Unpickle results of any image, which can run code in the notebook.",
-        ("true",),
-        converters.boolean,
-    ),
-    CellOption(
-        "sweep",
-        "NAME=VALUES",
-        "Run once per value of A,B,C or LOW:HIGH[:STEP|:log], set as NAME. Repeatable.",
-        ("lr=0.1,0.01", "depth=2:6", "rate=1e-4:1e-1:log"),
-        converters.sweep_axis,
-        repeatable=True,
-    ),
-    CellOption(
-        "metric", "NAME", "Metric that the sweep optimizes.", ("loss",), converters.single_word
-    ),
-    CellOption(
-        "goal",
-        "min or max",
-        "Whether to minimize or maximize the metric.",
-        ("max",),
-        converters.choice("min", "max"),
-    ),
-    CellOption(
-        "metric-pattern",
-        "REGEX",
-        "Read the metric from the leader's log: the last match.",
-        ("loss=([0-9.]+)",),
-        converters.pattern,
-        aliases=("pattern",),
-        field="pattern",
-    ),
-    CellOption(
-        "parallel",
-        "N",
-        "Number of sweep jobs at a time (default: as many as fit on this machine).",
-        ("2",),
-        converters.whole_number(1),
-    ),
-    CellOption(
-        "trials",
-        "N",
-        "Let Optuna choose N points of the sweep (requires optuna).",
-        ("20",),
-        converters.whole_number(1),
-    ),
-)
+#: The options of a cell.
+OPTIONS = tuple(option for option in JOB_OPTIONS if option.examples)
 
 #: Options that may follow a replica type, after ``;``.
 RESOURCE_OPTIONS = ("cpu", "memory", "gpu")
@@ -258,7 +32,7 @@ _BY_NAME = {
 }
 
 
-def find_option(word: str) -> CellOption | None:
+def find_option(word: str) -> JobOption | None:
     """Return the option called ``word``, under its name or an alias."""
     return _BY_NAME.get(normalize_name(word))
 
@@ -298,7 +72,9 @@ def is_resource_option(word: str) -> bool:
 def suggest_option(word: str) -> str:
     """Return the option or replica type that ``word`` may be a misspelling of, or nothing."""
     known = {name: display_name(type) for name, type in replica_types().items()}
-    known |= {name: option.name for name, option in _BY_NAME.items()}
+    known |= {
+        normalize_name(name): name for option in OPTIONS for name in (option.name, *option.aliases)
+    }
     match = closest_match(normalize_name(word), known, cutoff=0.75)
     return known[match] if match else ""
 

@@ -9,16 +9,15 @@ from typing import Any
 import msgspec
 
 from danlu.commands.sweep.space import build_grid, parse_axes
+from danlu.commands.train import option_values
+from danlu.commands.train.job_options import SWEEP_FIELDS
 from danlu.errors import Span, UsageError
-from danlu.notebook import converters, options
+from danlu.notebook import options
 from danlu.notebook.types import CellOptions, ReplicaOptions
 from danlu.training.registry import find_framework
 
 #: The file name in errors about a cell.
 CELL_FILE_NAME = "cell"
-
-#: Fields that only make sense with ``sweep``.
-_SWEEP_FIELDS = ("metric", "goal", "pattern", "parallel", "trials")
 
 _MUTUALLY_EXCLUSIVE = (("env", "image"), ("detach", "sweep"))
 
@@ -100,7 +99,7 @@ class _OptionsParser:
 
     def validate(self) -> None:
         """Check the options against each other."""
-        for field in _SWEEP_FIELDS:
+        for field in SWEEP_FIELDS:
             if field in self.fields and "sweep" not in self.fields:
                 directive = self._set_by[field]
                 name = self._option_name(directive.word)
@@ -161,7 +160,7 @@ class _OptionsParser:
         where = f" on line {before.line}" if before.line != directive.line else ""
         field, _, variable = name.partition(" ")
         subject = (
-            f"variable {variable}" if field == "variables" else self._option_name(directive.word)
+            f"variable {variable}" if field == "environment" else self._option_name(directive.word)
         )
         self._add_problem(directive, f"{subject} is already set{where}", "set it only once")
 
@@ -202,4 +201,4 @@ def _parse_replica_options(directive: Directive) -> ReplicaOptions:
         if option.name in fields:
             raise UsageError(f"{option.name} is already set", hint="set it only once")
         fields |= option.read(match["value"])
-    return ReplicaOptions(converters.whole_number()(count.strip()), **fields)
+    return ReplicaOptions(option_values.whole_number()(count.strip()), **fields)

@@ -19,9 +19,9 @@ from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
+from danlu.commands.train.option_values import is_boolean
 from danlu.errors import Span, UsageError
 from danlu.notebook import options
-from danlu.notebook.converters import is_boolean
 from danlu.notebook.options_parser import CELL_FILE_NAME, Directive, parse_options
 from danlu.notebook.types import Cell
 

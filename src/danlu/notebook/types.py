@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from danlu.commands.train.options import JobOptions
+
 
 class ReplicaOptions(msgspec.Struct, frozen=True):
     """The options of one replica type: the replica count and Kubernetes quantities for each."""
@@ -23,31 +25,14 @@ class ReplicaOptions(msgspec.Struct, frozen=True):
     gpu: int | None = None
 
 
-class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
+class CellOptions(JobOptions, frozen=True, kw_only=True):
     """The options of a cell, from its ``%key=value`` lines or from ``%%distributed``.
 
-    Empty strings and None mean "not given".
+    Without ``image`` and ``env`` the kernel's Python is used.
     """
 
-    framework: str = ""
     #: By replica type in lower case (``ps``, ``worker``, ``master``, ``chief``, …).
     replicas: Mapping[str, ReplicaOptions] = {}
-    #: Resources of every replica whose type sets none.
-    cpu: str = ""
-    memory: str = ""
-    gpu: int | None = None
-    #: A clean pod policy: ``All``, ``Running`` or ``None``.
-    clean_pod_policy: str = ""
-    image: str = ""
-    #: A build file, ``FILE[:FUNC]``. Without ``image`` and ``env`` the kernel's Python is used.
-    env: str = ""
-    #: The name of a context.
-    on: str = ""
-    name: str = ""
-    #: Environment variables.
-    variables: Mapping[str, str] = {}
-    #: ``SOURCE:TARGET[:ro]``.
-    volumes: tuple[str, ...] = ()
     #: Notebook variables to send to the replicas.
     send: tuple[str, ...] = ()
     #: Variables of the cell to return: rank 0's values, or with ``every`` each replica's.
@@ -55,17 +40,11 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     every: bool = False
     #: Local modules or packages to send although the cell does not import them by name.
     modules: tuple[str, ...] = ()
-    restart: str = ""
-    backoff_limit: int | None = None
-    #: Seconds.
-    deadline: float | None = None
     detach: bool = False
     #: How many log lines to show.
     lines: int | None = None
     #: Bytes that may be sent, and returned by each replica; None for the configured limit.
     limit: int | None = None
-    #: Whether to unpickle results of any image, which can run code in the kernel.
-    trust_results: bool = False
     #: Ranges in the syntax of ``danlu train --sweep``; with ``trials`` Optuna chooses the points.
     sweep: tuple[str, ...] = ()
     metric: str = ""

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from danlu.kube.types import Manifest
 from danlu.training.framework import Framework
+from danlu.util.dns_label import MAX_LABEL_LENGTH
 
-MAX_LABEL_LENGTH = 63
 """The length of a DNS label, which the name of every replica's Service must be."""
 
 

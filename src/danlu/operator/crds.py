@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 
 from danlu.kube.types import Manifest
 from danlu.operator.cel_rules import (
-    MAX_LABEL_LENGTH,
     immutable_field_rules,
     main_container_rule,
     name_length_rules,
@@ -48,6 +47,7 @@ from danlu.training.types import (
     RunPolicy,
     SchedulingPolicy,
 )
+from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH
 
 SCALABLE_KINDS: Mapping[str, ReplicaType] = dict.fromkeys(
     ("PyTorchJob", "PaddleJob", "JAXJob"), ReplicaType("Worker")
@@ -59,7 +59,7 @@ SCALABLE_KINDS: Mapping[str, ReplicaType] = dict.fromkeys(
 _NAME_SCHEMA: Schema = {
     "type": "string",
     "maxLength": MAX_LABEL_LENGTH,
-    "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
+    "pattern": f"^{DNS_1035.pattern}$",
 }
 # Without a bound the server rejects the CEL rules as too expensive.
 _MAX_CONTAINERS = 64

@@ -16,9 +16,9 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
 from danlu.training.registry import find_framework
-from danlu.training.validation import is_dns_label
 from danlu.training.yaml_with_lines import read_yaml
 from danlu.util.decoding import convert_value
+from danlu.util.dns_label import is_dns_label
 from danlu.util.urls import mask_credentials
 
 DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"

@@ -6,11 +6,11 @@ field is absent, as in Kubernetes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from danlu.training.framework import FieldError
+from danlu.util.quantity import is_quantity
 from danlu.util.suggest import did_you_mean
 
 FieldCheck = Callable[[str, Any], Iterator[FieldError]]
@@ -20,8 +20,6 @@ UNKNOWN_FIELD = "unknown field"
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 _MAX_LISTED_FIELDS = 12
-# k8s.io/apimachinery, resource.Quantity; resource requests are never negative.
-_QUANTITY = re.compile(r"[+]?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
 
 
 def any_value(path: str, value: Any) -> Iterator[FieldError]:
@@ -83,7 +81,7 @@ def check_quantity(path: str, value: Any) -> Iterator[FieldError]:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and value < 0:
         yield FieldError(path, f"must not be negative: {value}")
-    elif not number and not (isinstance(value, str) and _QUANTITY.fullmatch(value)):
+    elif not number and not (isinstance(value, str) and is_quantity(value)):
         yield FieldError(
             path, f"must be a quantity, not {_describe_value(value)}", "for example 2, 500m or 4Gi"
         )

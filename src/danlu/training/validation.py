@@ -18,11 +18,9 @@ from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import build_manifest_check
 from danlu.training.schema_checks import UNKNOWN_FIELD
 from danlu.training.types import Job, ReplicaId, ReplicaType
+from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH, is_dns_label
 from danlu.util.suggest import closest_match, did_you_mean
 
-_MAX_LABEL_LENGTH = 63
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
@@ -34,22 +32,26 @@ _Members = Sequence[tuple[str, Mapping[str, Any]]]
 """The mappings of a list, each with its path."""
 
 
-def is_dns_label(name: str) -> bool:
-    """Return whether ``name`` is a DNS-1123 label, as for containers, volumes and namespaces."""
-    return _DNS_1123.fullmatch(name) is not None
-
-
 def validate(document: Mapping[str, Any], framework: Framework) -> tuple[FieldError, ...]:
-    """Return everything that is wrong with a manifest of this kind, sorted by path.
+    """Return everything that is wrong with a manifest of this kind, sorted by path."""
+    return parse_document(document, framework)[1]
 
-    The framework's own rules apply only if the job can be parsed.
+
+def parse_document(
+    document: Mapping[str, Any], framework: Framework, job: Job | None = None
+) -> tuple[Job | None, tuple[FieldError, ...]]:
+    """Return the job that a manifest describes, and everything that is wrong, sorted by path.
+
+    ``job`` is given if the document was written from it. The framework's own rules apply only if
+    the job can be parsed; else it is None.
     """
     shape = [*build_manifest_check(framework)("", document), *_check_status(document.get("status"))]
     errors = [*shape, *_check_semantics(document, framework)]
     readable = all(error.message == UNKNOWN_FIELD for error in shape)
-    if readable and _has_valid_types(document, framework):
-        errors += framework.validate(build_job(document, framework))
-    return tuple(sorted(set(errors)))
+    if not readable or not _has_valid_types(document, framework):
+        return None, tuple(sorted(set(errors)))
+    job = job or build_job(document, framework)
+    return job, tuple(sorted({*errors, *framework.validate(job)}))
 
 
 def validate_change(old: Job, new: Job) -> tuple[FieldError, ...]:
@@ -130,16 +132,16 @@ def _check_name(document: Mapping[str, Any], framework: Framework) -> Iterator[F
         generate = metadata.get("generateName")
         hint = "set name: generateName is not supported" if generate else ""
         yield FieldError("metadata.name", "is required", hint)
-    elif isinstance(name, str) and not _DNS_1035.fullmatch(name):
+    elif isinstance(name, str) and not DNS_1035.fullmatch(name):
         hint = "use lower-case letters, digits and '-'; start with a letter, don't end with '-'"
         yield FieldError("metadata.name", f"invalid job name '{name}'", hint)
     elif isinstance(name, str):
         names = (f"{name}-{replica}" for replica in _last_replicas(document, framework))
         longest = max(names, key=len, default="")
-        if len(longest) > _MAX_LABEL_LENGTH:
-            over = len(longest) - _MAX_LABEL_LENGTH
+        if len(longest) > MAX_LABEL_LENGTH:
+            over = len(longest) - MAX_LABEL_LENGTH
             message = f"is too long: '{longest}' has {len(longest)} characters"
-            hint = f"shorten it by {over}: the limit is {_MAX_LABEL_LENGTH}"
+            hint = f"shorten it by {over}: the limit is {MAX_LABEL_LENGTH}"
             yield FieldError("metadata.name", message, hint)
 
 

@@ -12,8 +12,10 @@ from decimal import Decimal
 from danlu.errors import UsageError
 
 _QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][+-]?[0-9]+)?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
+    r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:([KMGTPE]i|[numkMGTPE])|([eE][+-]?[0-9]+))?"
 )
+#: ``4GB`` and ``4 GiB``, which Kubernetes writes as ``4G`` and ``4Gi``.
+_BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMGTP]i?)[bB]")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
@@ -27,10 +29,23 @@ def _parse_exact(text: object) -> Decimal:
     match = _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         raise UsageError(f"invalid quantity {text!r}", hint="write 500m, 2 or 1.5Gi")
-    number, suffix = Decimal(match[1]), match[2]
+    number, suffix = Decimal(match[1] + (match[3] or "")), match[2]
     if suffix in _DECIMAL:
         return number.scaleb(_DECIMAL[suffix])
     return number * Decimal(1024) ** _BINARY.get(suffix, 0)
+
+
+def is_quantity(text: str) -> bool:
+    """Return whether ``text`` is a quantity that is not negative, as requests and limits are."""
+    return not text.startswith("-") and _QUANTITY.fullmatch(text) is not None
+
+
+def to_quantity(text: str) -> str:
+    """Return ``4GB`` and ``4 GiB`` as Kubernetes writes them, and other text unchanged."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        return text
+    return match[1] + ("k" if match[2] == "K" else match[2])
 
 
 def sum_quantities(quantities: Iterable[object]) -> str:

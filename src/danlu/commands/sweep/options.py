@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,9 +10,9 @@ import msgspec
 from danlu.commands.jobs.targets import is_remote
 from danlu.commands.jobs.views import remove_finished_job
 from danlu.commands.sweep.jobs import build_trial_submission, max_parallel_jobs
-from danlu.commands.sweep.report import SweepObjective, SweepReport
+from danlu.commands.sweep.report import SweepObjective, SweepReport, parse_objective
 from danlu.commands.sweep.runner import GridSearch, PointSource, run_sweep
-from danlu.commands.sweep.space import Point, SweepAxis, build_grid
+from danlu.commands.sweep.space import Point, SweepAxis, build_grid, parse_axes
 from danlu.commands.sweep.study import StudySearch, create_study
 from danlu.jobs.types import JobBackend, Submission
 from danlu.training.framework import Framework
@@ -37,6 +37,28 @@ class SweepOptions(msgspec.Struct, frozen=True):
     parallel: int | None = None
     trials: int | None = None
     replace: bool = False
+
+
+def parse_sweep_options(
+    sweep: Sequence[str],
+    *,
+    metric: str = "",
+    goal: str | None = None,
+    pattern: str = "",
+    parallel: int | None = None,
+    trials: int | None = None,
+    replace: bool = False,
+) -> SweepOptions:
+    """Return a sweep over ``NAME=VALUES``.
+
+    Raises :class:`UsageError` for invalid values and duplicate names, and without ``trials`` for
+    continuous ranges and grids with too many points.
+    """
+    axes = parse_axes(sweep)
+    if trials is None:
+        build_grid(axes)
+    objective = parse_objective(metric, goal or "min", pattern)
+    return SweepOptions(axes, objective, parallel, trials, replace)
 
 
 def apply_target_defaults(options: SweepOptions, on: str) -> SweepOptions:

@@ -60,25 +60,48 @@ class _AllKeywords(TrainKeywords, total=False):
     frozen: bool
 
 
-class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What flags, keywords and cells set in the same way (:mod:`.job_options`).
+
+    Empty text and None mean the default. ``cpu`` and ``memory`` are Kubernetes quantities of each
+    replica, ``deadline`` is in seconds, ``volumes`` are ``SOURCE:TARGET[:ro]``. ``env``
+    (``FILE[:FUNC]``) and ``image`` (a reference) exclude each other. ``on`` is where the job runs
+    (:mod:`danlu.commands.jobs.targets`). ``environment`` are variables. ``trust_results`` opens
+    pickles that replicas return (SECURITY.md).
+    """
+
+    framework: str = ""
+    cpu: str = ""
+    memory: str = ""
+    gpu: int | None = None
+    env: str = ""
+    image: str = ""
+    name: str = ""
+    on: str = ""
+    backoff_limit: int | None = None
+    restart: str = ""
+    deadline: float | None = None
+    clean_pod_policy: str = ""
+    environment: Mapping[str, str] = {}
+    volumes: tuple[str, ...] = ()
+    trust_results: bool = False
+
+
+class TrainOptions(JobOptions, frozen=True, kw_only=True):
     """A training job as the user asked for it.
 
     Exactly one of ``script`` (a path), ``module`` (a dotted name), ``command`` (a program and its
     arguments) and ``file`` (a manifest; ``-`` if it is ``text``) is given. ``args`` follow the
     script or the module.
 
-    * ``replicas`` and ``resources`` are by replica type, in any case. ``cpu`` and ``memory`` are
-      Kubernetes quantities for all types that ``resources`` does not name.
-    * ``env`` (``FILE[:FUNC]``), ``image`` (a reference) and ``host_python`` exclude each other.
-      Without any it is the environment of the script's directory, else ``python`` (a path), else
-      the active Python.
-    * ``deadline``, ``finish_timeout`` (how long other replicas may go on after the job succeeded)
-      and ``grace`` (before SIGKILL) are in seconds.
-    * ``volumes`` are ``SOURCE:TARGET[:ro]``; ``claims`` are directories by the name of a manifest's
-      PersistentVolumeClaim.
-    * ``directory`` is the current directory of the command. ``on`` is where the job runs
-      (:mod:`danlu.commands.jobs.targets`).
-    * ``trust_results`` opens pickles that replicas return (SECURITY.md).
+    * ``replicas`` and ``resources`` are by replica type, in any case; ``cpu``, ``memory`` and
+      ``gpu`` are for all types that ``resources`` does not name.
+    * ``host_python`` excludes ``env`` and ``image``. Without any the job runs in the environment of
+      the script's directory, else ``python`` (a path), else the active Python.
+    * ``finish_timeout`` (how long other replicas may go on after the job succeeded) and ``grace``
+      (before SIGKILL) are in seconds.
+    * ``claims`` are directories by the name of a manifest's PersistentVolumeClaim.
+    * ``directory`` is the current directory of the command.
     * ``files``, ``value``, ``tied``, ``displays``, ``code`` and ``labels`` are as in
       :class:`~danlu.jobs.types.Submission`.
     """
@@ -90,33 +113,18 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     text: str = ""
     args: tuple[str, ...] = ()
-    framework: str = ""
     replicas: Mapping[str, int] = {}
-    cpu: str = ""
-    memory: str = ""
-    gpu: int | None = None
     resources: Mapping[str, ReplicaResources] = {}
-    env: str = ""
-    image: str = ""
     host_python: bool = False
     python: str = ""
-    name: str = ""
-    backoff_limit: int | None = None
-    restart: str = ""
-    deadline: float | None = None
     finish_timeout: float | None = None
     grace: int | None = None
-    clean_pod_policy: str = ""
-    environment: Mapping[str, str] = {}
-    volumes: tuple[str, ...] = ()
     claims: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     files: Path | None = None
     value: Literal["none", "leader", "all"] = "none"
     tied: bool = False
-    trust_results: bool = False
     displays: bool = False
-    on: str = ""
     code: Mapping[str, Path] = {}
     offline: bool = False
     frozen: bool = False

@@ -21,6 +21,7 @@ from danlu.kube.resources import (
     Resource,
 )
 from danlu.kube.types import Manifest
+from danlu.util.dns_label import is_dns_1035_label
 
 #: Labels of every object and pod of a served model.
 MANAGED_LABELS = {
@@ -48,12 +49,10 @@ _NOT_OF_KNATIVE = ("lifecycle", "startupProbe")
 #: Fields of a pod that a ServingRuntime has as well.
 _RUNTIME_FIELDS = ("imagePullSecrets", "nodeSelector", "tolerations")
 
-#: Names of Services are labels of DNS that begin with a letter (RFC 1035).
-_NAME = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-
 #: Until proxies and nodes know that a pod ends, they send it requests, which it must accept.
 DRAIN_SECONDS = 5
-_GRACE_MARGIN = 5
+#: A server accepts requests for 5 s after SIGTERM; the rest is to spare.
+_GRACE_MARGIN = 10
 _STARTUP_PERIOD, _STARTUP_ATTEMPTS = 2, 300
 _PROGRESS_SECONDS = _STARTUP_PERIOD * _STARTUP_ATTEMPTS + 120
 _CPU_PERCENT = 70
@@ -120,7 +119,7 @@ def parse_replicas(text: str) -> ReplicaRange:
 
 def check_name(name: str) -> str:
     """Return ``name``; raise :class:`UsageError` if a Service cannot have it."""
-    if not _NAME.fullmatch(name):
+    if not is_dns_1035_label(name):
         raise UsageError(
             f"invalid name {name!r}",
             hint="use at most 63 lowercase letters, digits and '-', beginning with a letter",

@@ -1,4 +1,4 @@
-"""Convert option values from text.
+"""Convert the values of a job's options from text.
 
 Every converter raises :class:`~danlu.errors.UsageError`. The message names neither the option nor
 the line: the parser adds them.
@@ -11,20 +11,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from danlu.commands.container_options import split_volume
 from danlu.commands.sweep.space import parse_axis
 from danlu.errors import UsageError
 from danlu.training.registry import find_framework
+from danlu.util.dns_label import is_dns_1035_label
 from danlu.util.human import parse_duration, parse_size
+from danlu.util.quantity import is_quantity, to_quantity
 from danlu.util.suggest import did_you_mean
 
 Converter = Callable[[str], Any]
 
 _DIGITS = re.compile(r"[0-9]{1,9}")
-_QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
-#: ``4GB``, which ``danlu train`` also accepts.
-_BYTES = re.compile(r"\d+(\.\d+)?\s*[kKMGTP]i?[bB]", re.ASCII)
-#: A DNS label (RFC 1035), as Kubernetes requires for names of Services.
-_DNS_LABEL = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -47,7 +45,7 @@ def _comment_hint(text: str) -> str:
 
 def quantity(text: str) -> str:
     """Check a Kubernetes quantity (``500m``, ``4Gi``) or a size such as ``4GB``."""
-    if not _QUANTITY.fullmatch(text) and not _BYTES.fullmatch(text):
+    if not is_quantity(to_quantity(text)):
         hint = _comment_hint(text) or "examples: 2, 500m, 4Gi"
         raise UsageError(f"invalid quantity {text!r}", hint=hint)
     return text
@@ -127,11 +125,7 @@ def env(text: str) -> dict[str, str] | str:
 
 def volume(text: str) -> str:
     """Check ``SOURCE:/TARGET``, optionally followed by ``:ro`` or ``:rw``."""
-    parts = text.split(":")
-    mode = parts.pop() if len(parts) == 3 else "rw"
-    if len(parts) != 2 or mode not in ("ro", "rw") or not parts[0] or parts[1][:1] != "/":
-        hint = "volumes look like SOURCE:/TARGET or SOURCE:/TARGET:ro"
-        raise UsageError(f"invalid volume {text!r}", hint=hint)
+    split_volume(text)
     return text
 
 
@@ -144,9 +138,9 @@ def single_word(text: str) -> str:
 
 def job_name(text: str) -> str:
     """Check that Kubernetes accepts ``text`` as the name of a job."""
-    if not _DNS_LABEL.fullmatch(text):
+    if not is_dns_1035_label(text):
         near = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-")
-        hint = f"did you mean {near}?" if _DNS_LABEL.fullmatch(near) else "example: mnist-2"
+        hint = f"did you mean {near}?" if is_dns_1035_label(near) else "example: mnist-2"
         raise UsageError(
             f"invalid job name {text!r}: use at most 63 lower-case letters, digits and -",
             hint=hint,

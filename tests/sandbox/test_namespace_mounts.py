@@ -10,32 +10,14 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from danlu.errors import MachineError, UsageError
 from danlu.sandbox import mounts, overlay, secrets, userns
 from danlu.sandbox.types import DeviceNode, RootFilesystem
-from tests.sandbox.namespace_process import run_inside
+from tests.sandbox.conftest import Inside
 from tests.sandbox.trees import GONE, read, write
-
-Inside = Callable[[Callable[[], Any]], Any]
-
-
-@pytest.fixture
-def inside(home: Path) -> Inside:
-    """Run a function in a mount namespace; an ordinary account gets a user namespace too."""
-
-    def run(function: Callable[[], Any]) -> Any:
-        try:
-            return run_inside(function, home=home, ordinary=False)
-        except AssertionError as error:
-            if os.geteuid() != 0 and "MachineError" in str(error):
-                pytest.skip("needs user namespaces")
-            raise
-
-    return run
 
 
 def flags_of(place: Path) -> set[str]:

@@ -139,7 +139,17 @@ def test_dev_has_the_harmless_devices_only(inside: Inside, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/dev/null", "/dev/pts/1", "/dev/fd", "/dev/../etc/x", "/etc/x", "/dev/a//b", "/dev/"]
+    "path",
+    [
+        "/dev/null",
+        "/dev/pts/1",
+        "/dev/fd",
+        "/dev/../etc/x",
+        "/etc/x",
+        "/dev/a//b",
+        "/dev/",
+        "/dev/./null",
+    ],
 )
 def test_device_cannot_replace_one_of_the_container_or_lie_outside(
     inside: Inside, home: Path, path: str

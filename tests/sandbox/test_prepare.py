@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -321,3 +322,45 @@ def test_mounting_the_root_leaves_no_open_file(inside: Inside, home: Path) -> No
 
     before, after = inside(act)
     assert after == before
+
+
+def test_namespaces_of_a_switch_reach_each_other(inside: Inside, home: Path) -> None:
+    def act() -> tuple[bytes, str]:
+        switch = home / "switch"
+        netns.create_switch(switch)
+        for number in (2, 3, 3):  # the last is restarted, under the same name
+            place = home / f"net{number}"
+            if place.exists():
+                netns.remove_namespace(place)
+            netns.create_namespace(place)
+            netns.connect_to_switch(
+                place,
+                switch,
+                port=f"port{number}",
+                address=f"10.9.0.{number}",
+                prefix=24,
+                gateway="10.9.0.1",
+            )
+        server = netns.run_in_namespace(
+            home / "net2", lambda: socket.create_server(("10.9.0.2", 0))
+        )
+        client = netns.run_in_namespace(
+            home / "net3", lambda: socket.create_connection(server.getsockname(), timeout=30)
+        )
+        connection, (address, _) = server.accept()
+        connection.sendall(b"hello")
+        received = client.recv(5)
+        for file in (connection, client, server):
+            file.close()
+        routes = netns.run_in_namespace(
+            home / "net3", lambda: Path("/proc/thread-self/net/route").read_text()
+        )
+        gateways = [
+            line.split()[2] for line in routes.splitlines()[1:] if line.split()[1] == "0" * 8
+        ]
+        assert address == "10.9.0.3"
+        for name in ("net2", "net3", "switch"):
+            netns.remove_namespace(home / name)
+        return received, gateways[0]
+
+    assert inside(act) == (b"hello", "0100090A")

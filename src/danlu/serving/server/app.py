@@ -127,32 +127,31 @@ class ServerApp:
         self.model: ServedModel
         self._batcher: RequestBatcher | None = None
         self._routes = [
-            ("GET", r"/", self._show_page),
-            ("GET", r"/v2", self._describe_server),
-            ("GET", r"/v2/health/live", self._answer_live),
-            ("GET", r"/v2/health/ready", self._answer_ready),
-            ("GET", r"/v2/models/NAME", self._describe_model),
-            ("GET", r"/v2/models/NAME/ready", self._answer_ready),
-            ("POST", r"/v2/models/NAME/infer", self._answer_infer),
-            ("GET", r"/v1/models", self._list_v1),
-            ("GET", r"/v1/models/NAME", self._describe_v1),
-            ("POST", r"/v1/models/NAME:predict", self._predict_v1),
-            ("GET", r"/ping", self._answer_ready),
-            ("POST", r"/invocations", self._answer_invocation),
-            ("GET", r"/metrics", self._show_metrics),
-            ("GET", r"/openapi.json", self._show_openapi),
+            ("GET", "/", self._show_page),
+            ("GET", "/v2", self._describe_server),
+            ("GET", "/v2/health/live", self._answer_live),
+            ("GET", "/v2/health/ready", self._answer_ready),
+            ("GET", "/v2/models/NAME", self._describe_model),
+            ("GET", "/v2/models/NAME/ready", self._answer_ready),
+            ("POST", "/v2/models/NAME/infer", self._answer_infer),
+            ("GET", "/v1/models", self._list_v1),
+            ("GET", "/v1/models/NAME", self._describe_v1),
+            ("POST", "/v1/models/NAME:predict", self._predict_v1),
+            ("GET", "/ping", self._answer_ready),
+            ("POST", "/invocations", self._answer_invocation),
+            ("GET", "/metrics", self._show_metrics),
+            ("GET", "/openapi.json", self._show_openapi),
         ]
-        self._patterns: list[tuple[str, str, re.Pattern[str], Any]] = []
+        #: By path and method: the route and its handler.
+        self._handlers: dict[str, dict[str, tuple[str, Any]]] = {}
 
     def start(self) -> None:
         """Load the model."""
         self.model = self._load()
-        name, version = re.escape(self.model.name), re.escape(self.model.version)
-        found = f"{name}(?:/versions/{version})?"
-        self._patterns = [
-            (method, path, re.compile(re.escape(path).replace("NAME", found)), handler)
-            for method, path, handler in self._routes
-        ]
+        for method, route, handler in self._routes:
+            for name in (self.model.name, f"{self.model.name}/versions/{self.model.version}"):
+                handlers = self._handlers.setdefault(route.replace("NAME", name), {})
+                handlers[method] = route, handler
         self._batcher = RequestBatcher(
             self.model.call,
             merge=self.model.merge,
@@ -237,19 +236,16 @@ class ServerApp:
         return HttpError(500, _describe_error(error))
 
     def _find_route(self, method: str, path: str) -> tuple[str, Any]:
-        if len(path) > 1:
-            path = path.rstrip("/")
-        allowed = []
-        for wanted, name, pattern, handler in self._patterns:
-            if pattern.fullmatch(path):
-                if method == wanted or (method == "HEAD" and wanted == "GET"):
-                    return name, handler
-                allowed.append(wanted)
-        if allowed:
-            raise HttpError(405, f"use {allowed[0]}", {"allow": allowed[0]})
-        if path.startswith(("/v1/models/", "/v2/models/")):
-            raise HttpError(404, f"the model here is {self.model.name}")
-        raise HttpError(404, f"there is no {path[:100]}")
+        handlers = self._handlers.get(path.rstrip("/") or "/")
+        if handlers is None:
+            if path.startswith(("/v1/models/", "/v2/models/")):
+                raise HttpError(404, f"the model here is {self.model.name}")
+            raise HttpError(404, f"there is no {path[:100]}")
+        found = handlers.get("GET" if method == "HEAD" else method)
+        if found is None:
+            (allowed,) = handlers
+            raise HttpError(405, f"use {allowed}", {"allow": allowed})
+        return found
 
     # -- what the server is -----------------------------------------------------------------------
 
@@ -449,10 +445,8 @@ def _read_split(content: Any) -> list[Any]:
 
 
 def _find_header(scope: Scope, name: bytes) -> str:
-    for key, value in scope["headers"]:
-        if key.lower() == name:
-            return bytes(value).decode("latin-1")
-    return ""
+    value: bytes = dict(scope["headers"]).get(name, b"")
+    return value.decode("latin-1")
 
 
 def _describe_object(key: str, schema: Any) -> dict[str, Any]:

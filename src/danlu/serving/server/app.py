@@ -226,7 +226,7 @@ class ServerApp:
         """Return the refusal for what a request raised; a fault of the server is logged."""
         if isinstance(error, HttpError):
             return error
-        if isinstance(error, InvalidRequest):
+        if isinstance(error, (InvalidRequest, self.model.invalid_input)):
             return HttpError(400, str(error))
         if isinstance(error, QueueFull):
             return HttpError(503, str(error), {"retry-after": str(error.seconds)})
@@ -318,10 +318,7 @@ class ServerApp:
     async def _predict_for(self, convert: Callable[[Any], dict[str, Any]], value: Any) -> Any:
         """Return the predictor's result for the value of a request."""
         assert self._batcher is not None
-        try:
-            arguments = convert(value)
-        except self.model.invalid_input as error:
-            raise HttpError(400, str(error)) from error
+        arguments = convert(value)
         rows, key = self.model.measure_rows(arguments) if self.model.batches else (1, None)
         try:
             return await self._batcher.submit(arguments, rows=rows, key=key)
@@ -336,10 +333,7 @@ class ServerApp:
     ) -> list[OutputTensor]:
         """Return the outputs that a request of the Open Inference Protocol asks for."""
         result = await self._predict_for(self.model.convert_tensors, tensors)
-        try:
-            return select_outputs(self.model.list_outputs(result), request)
-        except TypeError as error:
-            raise HttpError(500, str(error)) from error
+        return select_outputs(self.model.list_outputs(result), request)
 
     async def _answer_infer(self, scope: Scope, receive: Receive) -> ServerAnswer:
         body = await self._read_body(scope, receive)
@@ -372,13 +366,13 @@ class ServerApp:
         form = next((name for name in forms if isinstance(value, dict) and name in value), "")
         if not form or form in self.model.schema["inputs"]:
             result = await self._predict_for(self.model.convert_input, value)
-            return _json_response(self._encode_result(result))
+            return _json_response(self.model.encode_result(result))
         content = value[form]
         if form == "dataframe_split":
             content = _read_split(content)
         if form == "inputs":
             result = await self._predict_for(self.model.convert_input, content)
-            return _json_response({"predictions": self._encode_result(result)})
+            return _json_response({"predictions": self.model.encode_result(result)})
         if not isinstance(content, list):
             raise HttpError(400, f"{form} must be a list")
         if form != "instances":
@@ -401,34 +395,25 @@ class ServerApp:
             value = {names[0]: rows}
         else:
             raise HttpError(400, f"an instance must be an object with {', '.join(names)}")
-        return self._encode_result(await self._predict_for(self.model.convert_input, value))
-
-    def _encode_result(self, result: Any) -> Any:
-        try:
-            return self.model.encode_result(result)
-        except TypeError as error:
-            raise HttpError(500, str(error)) from error
+        return self.model.encode_result(await self._predict_for(self.model.convert_input, value))
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         coding = _find_header(scope, b"content-encoding")
         if coding not in ("", "identity"):
             raise HttpError(415, f"the content encoding {coding!r} is not supported")
-        limit = self._options.max_body
         length = _find_header(scope, b"content-length")
-        if length.isdigit() and int(length) > limit:
-            raise HttpError(413, f"the body has more than {limit} bytes")
-        parts, size = [], 0
-        while True:
+        size = int(length) if length.isdigit() else 0
+        body, is_complete = bytearray(), False
+        while size <= self._options.max_body and not is_complete:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise HttpError(400, "the client has gone")
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise HttpError(413, f"the body has more than {limit} bytes")
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
+            body += message.get("body", b"")
+            is_complete = not message.get("more_body")
+            size = len(body)
+        if size > self._options.max_body:
+            raise HttpError(413, f"the body has more than {self._options.max_body} bytes")
+        return bytes(body)
 
 
 def _read_split(content: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danlu.training.conversion import build_job, job_to_manifest, read_status, status_to_manifest
+from danlu.training.conversion import job_to_manifest, read_status, status_to_manifest
 from danlu.training.document import (
     ManifestDocument,
     ManifestError,
@@ -14,13 +14,14 @@ from danlu.training.document import (
 )
 from danlu.training.framework import FieldError, Framework
 from danlu.training.types import Job
-from danlu.training.validation import validate, validate_change
+from danlu.training.validation import parse_document, validate, validate_change
 from danlu.training.yaml_with_lines import dump_yaml
 
 __all__ = [
     "ManifestDocument",
     "ManifestError",
     "ManifestFile",
+    "check_job",
     "dump_yaml",
     "read_job",
     "read_manifest_file",
@@ -38,10 +39,21 @@ def read_job(document: Mapping[str, Any], framework: Framework) -> Job:
     Raises :class:`ManifestError` with all errors, and with their lines if ``document`` comes from
     :func:`read_manifest_file`.
     """
-    findings = validate(document, framework)
-    if findings:
+    return _check_document(document, framework)
+
+
+def check_job(job: Job, framework: Framework) -> Job:
+    """Return a job that does not come from a manifest; raises :class:`ManifestError`."""
+    return _check_document(job_to_manifest(job, framework), framework, job)
+
+
+def _check_document(
+    document: Mapping[str, Any], framework: Framework, job: Job | None = None
+) -> Job:
+    job, findings = parse_document(document, framework, job)
+    if job is None or findings:
         raise _manifest_error(document, findings, framework)
-    return build_job(document, framework)
+    return job
 
 
 def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:

@@ -33,16 +33,25 @@ _Members = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def validate(document: Mapping[str, Any], framework: Framework) -> tuple[FieldError, ...]:
-    """Return everything that is wrong with a manifest of this kind, sorted by path.
+    """Return everything that is wrong with a manifest of this kind, sorted by path."""
+    return parse_document(document, framework)[1]
 
-    The framework's own rules apply only if the job can be parsed.
+
+def parse_document(
+    document: Mapping[str, Any], framework: Framework, job: Job | None = None
+) -> tuple[Job | None, tuple[FieldError, ...]]:
+    """Return the job that a manifest describes, and everything that is wrong, sorted by path.
+
+    ``job`` is given if the document was written from it. The framework's own rules apply only if
+    the job can be parsed; else it is None.
     """
     shape = [*build_manifest_check(framework)("", document), *_check_status(document.get("status"))]
     errors = [*shape, *_check_semantics(document, framework)]
     readable = all(error.message == UNKNOWN_FIELD for error in shape)
-    if readable and _has_valid_types(document, framework):
-        errors += framework.validate(build_job(document, framework))
-    return tuple(sorted(set(errors)))
+    if not readable or not _has_valid_types(document, framework):
+        return None, tuple(sorted(set(errors)))
+    job = job or build_job(document, framework)
+    return job, tuple(sorted({*errors, *framework.validate(job)}))
 
 
 def validate_change(old: Job, new: Job) -> tuple[FieldError, ...]:

@@ -13,7 +13,7 @@ from danlu.commands.job_code import collect_call_code
 from danlu.commands.jobs.targets import find_target
 from danlu.commands.settings import Settings
 from danlu.commands.train.framework_detection import detect_framework
-from danlu.commands.train.manifest import generate_job_name
+from danlu.commands.train.job_from_options import generate_job_name
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import plan_job
 from danlu.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from danlu.commands.train.manifest import build_volumes
+from danlu.commands.train.job_from_options import build_volumes
 from danlu.commands.train.options import TrainOptions
 from danlu.errors import UsageError
 from danlu.training.framework import Framework, PodTemplate

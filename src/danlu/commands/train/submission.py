@@ -14,7 +14,7 @@ from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.job_code import collect_module_code, collect_script_code
 from danlu.commands.jobs.targets import find_target, is_remote
 from danlu.commands.settings import Settings
-from danlu.commands.train.manifest import add_default_finish_timeout
+from danlu.commands.train.job_from_options import add_default_finish_timeout
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import PlannedJob
 from danlu.commands.train.target import (

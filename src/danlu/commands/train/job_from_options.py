@@ -1,26 +1,37 @@
-"""Build the manifest of a script, a module or a command from its options."""
+"""Build the job of a script, a module or a command from its options."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from math import ceil
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from danlu.commands.container_options import split_volume
 from danlu.commands.train.options import ReplicaResources, TrainOptions
 from danlu.errors import UsageError
+from danlu.training.conversion import add_default_port
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_job
+from danlu.training.manifest import check_job
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.pod_template import replace_spec
-from danlu.training.types import CleanPodPolicy, Job, ReplicaType
+from danlu.training.types import (
+    CleanPodPolicy,
+    Job,
+    ReplicaSpec,
+    ReplicaType,
+    RestartPolicy,
+    RunPolicy,
+)
 from danlu.util.quantity import to_quantity
 from danlu.util.suggest import did_you_mean
+
+P = TypeVar("P", bound=StrEnum)
 
 _GPU_RESOURCE = "nvidia.com/gpu"
 
@@ -51,52 +62,30 @@ def build_job_from_options(
     numbers = _replica_numbers(options.replicas, framework)
     _check_types(options.resources, framework)
     module = options.module.removesuffix(".__main__").rpartition(".")[2]
-    name = options.name or generate_job_name(options.script or module or "job")
-
-    def read(commands: Mapping[ReplicaType, Sequence[str]]) -> Job:
-        pods = {
-            type: _pod_spec(options, framework, type, words, image=image, directory=directory)
-            for type, words in commands.items()
-        }
-        return read_job(_build_manifest(options, framework, name, numbers, pods), framework)
-
-    # wrap_command needs the job, for example to count the slots of all workers.
-    job = read(dict.fromkeys(numbers, command))
-    return read({type: framework.wrap_command(job, type, command) for type in numbers})
-
-
-def _build_manifest(
-    options: TrainOptions,
-    framework: Framework,
-    name: str,
-    numbers: Mapping[ReplicaType, int],
-    pods: Mapping[ReplicaType, Mapping[str, Any]],
-) -> dict[str, Any]:
-    policy = {
-        "cleanPodPolicy": _clean_pod_policy(options.clean_pod_policy),
-        "backoffLimit": options.backoff_limit,
-        "activeDeadlineSeconds": None if options.deadline is None else ceil(options.deadline),
-    }
+    deadline = None if options.deadline is None else ceil(options.deadline)
+    clean_pod_policy = _find_policy(CleanPodPolicy, options.clean_pod_policy or "None")
     # With some frameworks' own defaults a script with a bug would be restarted forever.
     restart = options.restart or ("Never" if options.backoff_limit is None else "OnFailure")
-    replicas = {
-        str(type): {
-            "replicas": count,
-            "restartPolicy": restart,
-            "template": {"spec": pods[type]},
-        }
-        for type, count in numbers.items()
-    }
-    run_policy = {key: value for key, value in policy.items() if value is not None}
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": framework.kind,
-        "metadata": {"name": name},
-        "spec": {
-            **({"runPolicy": run_policy} if run_policy else {}),
-            framework.replicas_field: replicas,
-        },
-    }
+
+    def build_spec(type: ReplicaType, words: Sequence[str]) -> ReplicaSpec:
+        pod = _pod_spec(options, framework, type, words, image=image, directory=directory)
+        template = add_default_port({"spec": pod}, framework)
+        return ReplicaSpec(numbers[type], template, _find_policy(RestartPolicy, restart))
+
+    job = Job(
+        framework.kind,
+        options.name or generate_job_name(options.script or module or "job"),
+        {type: build_spec(type, command) for type in numbers},
+        run_policy=RunPolicy(
+            clean_pod_policy,
+            active_deadline_seconds=deadline,
+            backoff_limit=options.backoff_limit,
+        ),
+    )
+    # wrap_command needs the job, for example to count the slots of all workers.
+    commands = {type: framework.wrap_command(job, type, command) for type in numbers}
+    replicas = {type: build_spec(type, words) for type, words in commands.items()}
+    return check_job(msgspec.structs.replace(job, replicas=replicas), framework)
 
 
 def generate_job_name(script: str) -> str:
@@ -154,10 +143,10 @@ def _resource_limits(
     return {key: value for key, value in limits.items() if value}
 
 
-def _clean_pod_policy(policy: str) -> str | None:
-    """Return the policy in Kubeflow's case; an unknown one is rejected by validation."""
-    known = {known_policy.lower(): str(known_policy) for known_policy in CleanPodPolicy}
-    return known.get(policy.lower(), policy) or None
+def _find_policy(policies: type[P], name: str) -> P:
+    """Return the policy called ``name``, in any case; an unknown name is left to validation."""
+    named = {str(policy).lower(): policy for policy in policies}
+    return named.get(name.lower(), cast("P", name))
 
 
 def build_volumes(options: TrainOptions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035 (msgspec evaluates them, Python 3.9)
 
 import msgspec
@@ -224,7 +225,7 @@ def make_output(name: str, value: Any) -> OutputTensor:
     return OutputTensor(name, array.reshape(1) if array.ndim == 0 else array)
 
 
-def _make_bytes(values: list[bytes | str]) -> Any:
+def _make_bytes(values: Sequence[bytes | str]) -> Any:
     array = np.empty(len(values), object)
     array[:] = [item.encode() if isinstance(item, str) else item for item in values]
     return array

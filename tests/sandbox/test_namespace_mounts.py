@@ -103,6 +103,23 @@ def test_secret_without_a_readable_value_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_agent_is_shown_read_only_and_never_a_key(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    for name in ("id_ed25519", "known_hosts"):
+        (tmp_path / ".ssh" / name).touch()
+    environ = {"HOME": str(tmp_path)}
+    shown = secrets.agent_mounts(tmp_path / "socket", environ)
+    assert [mount.source for mount in shown] == [
+        tmp_path / "socket",
+        tmp_path / ".ssh/known_hosts",
+    ]
+    assert all(mount.readonly for mount in shown)
+    variables = secrets.agent_environment(environ)
+    assert variables["SSH_AUTH_SOCK"] == shown[0].target
+    assert shown[1].target in variables["GIT_SSH_COMMAND"]
+    assert secrets.agent_environment({}) == {"SSH_AUTH_SOCK": shown[0].target}
+
+
 # -- devices
 
 

@@ -83,7 +83,7 @@ PACKAGES = {
         (
             *("tests/lang", "tests/assemble", "tests/resolve/test_toolchains.py"),
             *("tests/resolve/test_vscode.py", "tests/resolve/test_http_files.py"),
-            "tests/resolve/test_julia_packages.py",
+            *("tests/resolve/test_julia_packages.py", "tests/resolve/test_r_packages.py"),
         ),
     ),
     "sandbox": MutatedPackage(("sandbox",), ("tests/sandbox",)),

@@ -215,7 +215,7 @@ def test_subordinate_ids_are_mapped_by_the_programs_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ranges = {"/etc/subuid": [userns._IdRange(100000, 5)], "/etc/subgid": [userns._IdRange(7, 6)]}
-    monkeypatch.setattr(userns.shutil, "which", lambda name, path=None: f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}")
     monkeypatch.setattr(userns, "_read_subid_file", lambda file, name: ranges[file])
     assert userns._subordinate_maps() == [
         ["/bin/newuidmap", "0", str(os.geteuid()), "1", "1", "100000", "5"],

@@ -84,9 +84,12 @@ PACKAGES = {
             *("tests/lang", "tests/assemble", "tests/resolve/test_toolchains.py"),
             *("tests/resolve/test_vscode.py", "tests/resolve/test_http_files.py"),
             *("tests/resolve/test_julia_packages.py", "tests/resolve/test_r_packages.py"),
+            "tests/resolve/test_copied_images.py",
         ),
     ),
-    "sandbox": MutatedPackage(("sandbox",), ("tests/sandbox",)),
+    "sandbox": MutatedPackage(
+        ("sandbox",), ("tests/sandbox", "tests/sources/test_pypi_indexes.py")
+    ),
     "resolve": MutatedPackage(
         ("resolve/lockfile.py", "resolve/python/pylock.py", "resolve/python/packages.py"),
         ("tests/resolve",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -276,7 +277,18 @@ def test_older_kernel_mounts_the_layers_too(
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSYS, "no such system call")
 
+    class LateThread(threading.Thread):
+        """Runs only when it is waited for."""
+
+        def start(self) -> None:
+            pass
+
+        def join(self, timeout: float | None = None) -> None:
+            super().start()
+            super().join(timeout)
+
     monkeypatch.setattr(_linux, "mount_overlay", refuse)
+    monkeypatch.setattr(threading, "Thread", LateThread)
 
     def act() -> tuple[dict[str, str], set[str], str]:
         directory = os.getcwd()

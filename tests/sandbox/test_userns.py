@@ -240,3 +240,12 @@ def test_refusal_is_explained_for_the_account(
     assert message in userns.explain_namespace_error(refusal, proc=proc).message
     other = OSError(errno.ENOSPC, "No space left on device")
     assert "No space left" in userns.explain_namespace_error(other, proc=proc).message
+
+
+def test_setting_is_named_to_an_ordinary_account_outside_any_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    proc = write_proc(tmp_path, "user/max_user_namespaces", "0\n", uid_map="0 0 4294967295\n")
+    error = userns.explain_namespace_error(OSError(errno.ENOSPC, "No space left"), proc=proc)
+    assert "does not allow unprivileged users" in error.message

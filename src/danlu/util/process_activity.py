@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from danlu.errors import TemporaryError
+from danlu.util.process_tree import list_descendants, send_signal
 
 #: How long (seconds) a program that nobody watches may do nothing. Longer than the programs
 #: themselves wait for a lock or a server.
@@ -68,9 +68,7 @@ def stuck_error(program: str, seconds: float) -> TemporaryError:
 
 def kill_process_tree(process: int) -> None:
     """Kill a process and its descendants."""
-    for member in list_process_tree(process):
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
+    send_signal([process, *list_descendants(process)])
 
 
 def read_activity(process: int) -> tuple[int, int]:
@@ -81,7 +79,7 @@ def read_activity(process: int) -> tuple[int, int]:
     when a descendant ends. What cannot be read, because the process has ended, counts as 0.
     """
     transferred = ticks = 0
-    for member in list_process_tree(process):
+    for member in (process, *list_descendants(process)):
         try:
             with open(f"/proc/{member}/io", "rb") as file:
                 transferred += sum(map(int, re.findall(rb"[rw]char: (\d+)", file.read())))
@@ -91,16 +89,3 @@ def read_activity(process: int) -> tuple[int, int]:
             continue
         ticks += int(user) + int(system)
     return transferred, ticks // os.sysconf("SC_CLK_TCK")
-
-
-def list_process_tree(process: int) -> list[int]:
-    """Return a process and its descendants."""
-    found = [process]
-    for parent in found:  # grows
-        try:
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{thread}/children") as file:
-                    found += map(int, file.read().split())
-        except OSError:
-            continue
-    return found

@@ -44,6 +44,7 @@ from danlu.sandbox.types import (
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+from danlu.util.process_tree import list_descendants
 from danlu.util.quantity import format_memory
 
 # Set by enter_namespaces(), because the sandbox hides the cgroup file system.
@@ -274,7 +275,7 @@ def _measure_usage(group: ContainerCgroup | None, keeper: int) -> ResourceUsage 
     first = container_processes.find_container_init(keeper)
     if used is not None or first is None:
         return used
-    return procfs.measure_usage([first, *procfs.descendants(first)])
+    return procfs.measure_usage([first, *list_descendants(first)])
 
 
 # -- the runtime spec -----------------------------------------------------------------------------

@@ -231,13 +231,8 @@ class EmbeddedContainer:
 
     def _list_mounts(self, home: str) -> list[Mount]:
         """Return all mounts, parents before those below them; ``~/`` is ``home``."""
-        mounts = [
-            Mount(mount.target, mount.source, readonly=mount.readonly)
-            for mount in self._spec.mounts
-        ]
         servers = find_server_mount(self._paths.vscode_servers)
-        if servers is not None:
-            mounts.append(Mount(servers.target, servers.source, readonly=True))
+        mounts = [*self._spec.mounts, *([servers] if servers is not None else [])]
         if self._spec.project:
             mounts.append(Mount(PROJECT_DIRECTORY, Path(self._spec.project)))
         expanded = expand_home(mounts, home)

@@ -312,9 +312,5 @@ def _build_process(
 
 def _build_mounts(container: ContainerSpec) -> list[Mount]:
     """Return the container's volumes, parents before mounts below them."""
-    mounts = [
-        Mount(volume.target, volume.source, readonly=volume.readonly)
-        for volume in container.volumes
-    ]
     # A mount hides what was mounted below its target before.
-    return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
+    return sorted(container.volumes, key=lambda mount: mount.target.rstrip("/").split("/"))

@@ -222,7 +222,7 @@ def export_images(
         config=image.digest,
         layers=tuple(_describe_layer(store, layer, compression) for layer in layers),
         size=sum(layer.size for layer in layers),
-        lock=sha256(request.project.lock_path.read_bytes()),
+        lock=sha256(request.project.lock_text.encode()),
         vertices=tuple(_describe_step(step) for built in outcomes for step in built.vertices),
         seconds=time.monotonic() - request.started,
         builder=request.builder,

@@ -42,7 +42,10 @@ def store_result(
     image: StoredImage,
     runtime: RuntimeSettings,
 ) -> None:
-    """Record ``image`` and how it is started as the result of the project's current files."""
+    """Record ``image`` and how it is started as the result of the project's files as read.
+
+    They may have changed since then.
+    """
     if not project.file.endswith(".envd"):
         return
     inputs = inputs.merge_sources()
@@ -54,7 +57,7 @@ def store_result(
         "editable": inputs.editable,
         "copies": inputs.copies,
         "absent": list(inputs.absent),
-        "lock": _hash_text(project.lock_path.read_text(encoding="utf-8")),
+        "lock": _hash_text(project.lock_text),
         "image": image.digest,
         "runtime": msgspec.to_builtins(runtime),
     }

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    ExitStack,
     contextmanager,
     nullcontext,
 )
@@ -98,13 +99,23 @@ def lookup(store: Store, lock_request: LockRequest) -> StoredImage | None:
 @contextmanager
 def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Iterator[BuildOutcome]:
     """Yield the built image; nothing is collected from ``store`` until the block ends."""
-    # Before any thread or event loop: a process with threads cannot enter a user namespace.
-    userns.enter(request.settings.paths)
-    maintenance.start_sweep(store, request.settings)
-    with store.lease():
+    with ExitStack() as updating, store.lease():
+        is_locked = _is_locked(lock_request)
+        if not is_locked and not request.options.frozen:
+            has_changed = updating.enter_context(
+                request.project.update_exclusively(request.progress)
+            )
+            if has_changed:
+                environment = request.project.environment(offline=request.options.offline)
+                lock_request = make_lock_request(request, environment)
+                is_locked = _is_locked(lock_request)
+        # Before any thread or event loop: a process with threads cannot enter a user namespace.
+        userns.enter(request.settings.paths)
+        maintenance.start_sweep(store, request.settings)
         plan = None
         prefetch: AbstractContextManager[WheelPrefetch | None] = nullcontext()
-        if _is_locked(lock_request):
+        if is_locked:
+            updating.close()
             plan = _plan_build(request, lock_request, store)
             paths, config = request.settings.paths, request.settings.config
             preload_http_client(plan.unsolved, plan.request, paths)
@@ -114,7 +125,7 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
         _require_ids(plan, lock_request)
         with prefetch as wheels:
             outcome = anyio.run(
-                partial(_lock_and_solve, request, lock_request, plan, store, wheels)
+                partial(_lock_and_solve, request, lock_request, plan, store, wheels, updating)
             )
         # Takes progress off the screen: what follows may be a program that uses the terminal.
         request.progress(Ended(time.monotonic() - request.started))
@@ -257,8 +268,12 @@ async def _lock_and_solve(
     plan: BuildPlan | None,
     store: Store,
     prefetch: WheelPrefetch | None,
+    updating: ExitStack,
 ) -> BuildOutcome:
-    """Update the lock unless there is a plan already, solve the graph, and cache the result."""
+    """Update the lock unless there is a plan already, solve the graph, and cache the result.
+
+    ``updating`` is closed when the lock is written.
+    """
     async with _open_builder(request, lock_request, store) as buildkit:
         if buildkit is not None and (plan is None or _has_layers_to_make(plan)):
             # A missing daemon is reported before anything is resolved or downloaded.
@@ -268,6 +283,7 @@ async def _lock_and_solve(
             if is_foreign(lock_request.platform):
                 needed = (*lock_request.host.all_targets, *needed)
             locked = await update_lock(needed, store)
+            updating.close()
             plan = _plan_build(request, lock_request, store, locked.lines)
         _require_emulation(plan)
         result = await embedded.build(
@@ -330,9 +346,9 @@ def _record_result(
 ) -> None:
     """Record the image for later builds of the same files."""
     project = request.project
-    text = project.lock_path.read_text(encoding="utf-8")
     layers = [layer.diff_id for layer in result.layers]
-    store.put_record(_cache_key(lock_request, text), {"config": result.image.digest}, layers=layers)
+    key = _cache_key(lock_request, project.lock_text)
+    store.put_record(key, {"config": result.image.digest}, layers=layers)
     vertices = [
         {
             "name": vertex.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,6 +134,31 @@ def lock(
     if ``check`` finds the lock out of date, :class:`UsageError` if it cannot be exported,
     :class:`OutsideError` if an index no longer has a locked file, whose URL the export needs.
     """
+    with nullcontext() if check else project.update_exclusively(progress):
+        return update_project_lock(
+            project,
+            settings=settings,
+            progress=progress,
+            upgrade=upgrade,
+            upgrade_all=upgrade_all,
+            check=check,
+            export=export,
+            platform=platform,
+        )
+
+
+def update_project_lock(
+    project: Project,
+    *,
+    settings: Settings,
+    progress: Progress,
+    upgrade: tuple[str, ...] | None = None,
+    upgrade_all: bool = False,
+    check: bool = False,
+    export: Path | None = None,
+    platform: str = "",
+) -> LockReport:
+    """Do what :func:`lock` does, inside :meth:`Project.update_exclusively`."""
     from danlu.resolve.lockfile import has_conflict_markers
 
     fresh = upgrade_all or bool(upgrade)
@@ -310,7 +336,8 @@ async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResu
     """Return the lock of the last request, and the changes of all; resolve what is out of date.
 
     The requests are for platforms and targets of one project. Its lock is written when all are
-    resolved. Raises :class:`LockError` if something is out of date but ``frozen``.
+    resolved, inside the caller's :meth:`Project.update_exclusively`. Raises :class:`LockError` if
+    something is out of date but ``frozen``.
     """
     project = requests[0].project
     before = project.lock

@@ -428,7 +428,7 @@ def _describe_origin(
 ) -> PackOrigin:
     system = reduction.lock.system
     return PackOrigin(
-        lock=sha256(plan.build.project.lock_path.read_bytes()),
+        lock=sha256(plan.build.project.lock_text.encode()),
         training=training.digest,
         layers=tuple(training.layers),
         packages=tuple(

@@ -22,7 +22,7 @@ from danlu.commands.build_file_text import (
     remove_statement,
     replace_node,
 )
-from danlu.commands.lock import LockReport, lock
+from danlu.commands.lock import LockReport, update_project_lock
 from danlu.commands.requirements_text import (
     add_requirement,
     edit_requirements,
@@ -268,22 +268,27 @@ def change_packages(
     """
     for package in added:
         kind.check(package)
-    edit = ProjectEdit(project, kind)
-    unchanged = tuple(package for package in added if not edit.add(package))
-    for name in removed:
-        edit.remove(name)
-    try:
-        with _write_texts(edit):
-            report = lock(project, settings=settings, progress=progress)
-    except DanluError as error:
-        error.details += (f"{' and '.join(edit.changed_files or (project.file,))} is as before",)
-        raise
-    return PackagesReport(edit.changed_files, unchanged, report)
+    with project.update_exclusively(progress):
+        edit = ProjectEdit(project, kind)
+        unchanged = tuple(package for package in added if not edit.add(package))
+        for name in removed:
+            edit.remove(name)
+        try:
+            with _write_texts(edit):
+                report = update_project_lock(project, settings=settings, progress=progress)
+        except DanluError as error:
+            files = " and ".join(edit.changed_files or (project.file,))
+            error.details += (f"{files} is as before",)
+            raise
+        return PackagesReport(edit.changed_files, unchanged, report)
 
 
 @contextmanager
 def _write_texts(edit: ProjectEdit) -> Iterator[None]:
-    """Write the changed files; write what they had if the block fails."""
+    """Write the changed files; write what they had if the block fails.
+
+    A file that has been edited since then is left unchanged.
+    """
     directory = edit.project.directory
     targets: dict[str, tuple[str, int]] = {}
     with ProjectTree(directory) as tree:
@@ -296,5 +301,6 @@ def _write_texts(edit: ProjectEdit) -> Iterator[None]:
         yield
     except BaseException:
         for path, (target, mode) in targets.items():
-            write_beneath(directory, target, edit.before[path].encode(), mode=mode)
+            if (directory / target).read_bytes() == edit.after[path].encode():
+                write_beneath(directory, target, edit.before[path].encode(), mode=mode)
         raise

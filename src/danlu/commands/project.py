@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +16,7 @@ from msgspec.structs import replace as replace_fields
 from danlu.errors import UsageError
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.files import write_atomic
+from danlu.util.locks import file_lock, try_file_lock
 from danlu.util.paths import Paths
 from danlu.util.safe_paths import ProjectTree
 
@@ -22,6 +25,7 @@ from danlu.util.safe_paths import ProjectTree
 if TYPE_CHECKING:
     from danlu.environment.lock import Lock
     from danlu.environment.types import Environment, ProjectDigests
+    from danlu.graph.progress import Progress
     from danlu.lang.loader import RepositoryContent
     from danlu.sources.file_digests import FileDigests
 
@@ -142,13 +146,37 @@ class Project:
         """Replace the lock on disk, atomically."""
         from danlu.resolve.lockfile import write_lock
 
+        text = write_lock(lock)
         with translate_disk_full(
             str(self.lock_path), hint="free some space; downloads for the lock are kept"
         ):
-            write_atomic(self.lock_path, write_lock(lock).encode())
-        # Read again when needed, for the next platform.
+            write_atomic(self.lock_path, text.encode())
+        # Not read from the disk again: another process may have replaced the file since then, and
+        # what is built now is recorded with the text that it was built from.
+        self.__dict__["lock_text"] = text
         self.__dict__.pop("lock", None)
-        self.__dict__.pop("lock_text", None)
+
+    @contextmanager
+    def update_exclusively(self, progress: Progress) -> Iterator[bool]:
+        """Update the lock or the build file while no other danlu process of this user does.
+
+        Waits for the one that does. The lock is read again inside the block. Yields whether the
+        project may have changed since it was read.
+        """
+        from danlu.graph.progress import Message
+
+        key = hashlib.sha256(os.fsencode(os.path.realpath(self.directory))).hexdigest()[:32]
+        path = self.paths.state / "projects" / f"{key}.lock"
+        with ExitStack() as held:
+            before = self.lock_text
+            is_free = held.enter_context(try_file_lock(path))
+            if not is_free:
+                text = f"waiting for another danlu process that updates {self.lock_path.name}…"
+                progress(Message(text, 0.0))
+                held.enter_context(file_lock(path))
+            self.__dict__.pop("lock_text", None)
+            self.__dict__.pop("lock", None)
+            yield not is_free or self.lock_text != before
 
     def environment(
         self,

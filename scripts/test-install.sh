@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install danlu as the README says (a wheel built once), outside the checkout, and use it: `danlu doctor`, `init`,
 # `run`, `train`, and a notebook cell in the user's own environment. If run as root, do it twice: as
-# root, then as another account.
+# root, then as another account, but for `danlu run`.
 #
 #     scripts/test-install.sh [WHEEL]       WHEEL: a built wheel to install (for the second run)
 set -euo pipefail
@@ -64,9 +64,11 @@ END
 danlu init
 grep -q six build.envd
 
-step "danlu run"
-danlu run -- python main.py | tee output
-grep -q '^six ' output
+if [[ $# == 0 ]]; then # the second account's build is in scripts/fresh-root.sh
+    step "danlu run"
+    danlu run -- python main.py | tee output
+    grep -q '^six ' output
+fi
 
 step "danlu train"
 mkdir training

@@ -50,7 +50,7 @@ def section(text: str) -> list[str]:
 
 def test_each_reason_is_one_line_with_its_count(run: pytest.Pytester) -> None:
     run.makepyfile(test_one=TESTS, test_two=MODULE)
-    result = run.runpytest_subprocess("-p", "no:cacheprovider")
+    result = run.runpytest_inprocess("-p", "no:cacheprovider")
     assert section(result.stdout.str()) == ["33 skipped", "31 × no server here", " 2 × needs root"]
     assert result.stdout.str().count("no server here") == 1
 
@@ -63,7 +63,7 @@ def test_processes_of_xdist_are_counted_together(run: pytest.Pytester) -> None:
 
 def test_failures_are_still_reported(run: pytest.Pytester) -> None:
     run.makepyfile(test_one=TESTS, test_two="def test_bad():\n    assert 1 == 2\n")
-    result = run.runpytest_subprocess("-rfE", "-p", "no:cacheprovider")
+    result = run.runpytest_inprocess("-rfE", "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert len(section(result.stdout.str())) == 3
     result.stdout.fnmatch_lines(["*assert 1 == 2*", "FAILED test_two.py::test_bad*"])
@@ -71,7 +71,7 @@ def test_failures_are_still_reported(run: pytest.Pytester) -> None:
 
 def test_a_run_without_skips_prints_no_skip_report(run: pytest.Pytester) -> None:
     run.makepyfile("def test_good():\n    pass\n")
-    assert "skipped" not in run.runpytest_subprocess("-p", "no:cacheprovider").stdout.str()
+    assert "skipped" not in run.runpytest_inprocess("-p", "no:cacheprovider").stdout.str()
 
 
 # -- missing programs can be installed -----------------------------------------------------------

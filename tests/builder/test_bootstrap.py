@@ -124,6 +124,7 @@ def test_a_layer_contains_no_volatile_and_no_host_files(
     assert {name for name in everything if name.startswith("run/")} == {"run/lock"}
 
 
+@pytest.mark.slow
 def test_second_bootstrap_is_identical_and_needs_no_network(
     make: Make, bootstrap_result: dict[str, Any]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from danlu.cli.job_output import make_job_renderer
@@ -13,7 +14,7 @@ from danlu.cli.job_output.log_lines import LogPrefixes, format_log_line, replica
 from danlu.cli.job_output.table import render_job_table
 from danlu.cli.terminal import Terminal, text_width
 from danlu.commands.job_view_model import progress_bar
-from danlu.jobs.types import JobView, ReplicaView
+from danlu.jobs.types import MAX_LINE_BYTES, JobView, ReplicaView
 from danlu.training.progress import TrainingProgress
 from tests.commands.fake_jobs import START, line, replica, view
 
@@ -45,6 +46,11 @@ def text_of(view: JobView, *, width: int = 80, height: int = 20) -> list[str]:
         (b"\x1b]0;title\x07text", "text"),
         (b" 10%\r 50%\r100%", "100%"),
         (b"done\r", "done"),
+        # As on a terminal: what is not overwritten stays, unless it is erased.
+        (b"epoch 1: 0.7\r  2", "  2ch 1: 0.7"),
+        (b"epoch 1: 0.7\r\x1b[Kdone", "done"),
+        (b"\x1b[32mepoch 1\x1b[0m\r\x1b[2K\rdone\r", "done"),
+        (b"\x1b[32mlonger\x1b[0m\r\x1b[31mred\x1b[0m", "redger"),
         (b"\xff\xfe\x00", "��"),
         (b"a\tb", "a\tb"),
         (b"", ""),
@@ -54,6 +60,16 @@ def text_of(view: JobView, *, width: int = 80, height: int = 20) -> list[str]:
 )
 def test_control_sequences_are_stripped_from_log_lines(data: bytes, shown: str) -> None:
     assert format_log_line(line(data), plain()) == f"worker-0 │ {shown}".rstrip()
+
+
+def test_the_parts_of_a_long_line_are_marked() -> None:
+    begin = msgspec.structs.replace(line(b"a" * MAX_LINE_BYTES), whole=False)
+    assert format_log_line(begin, plain()).endswith("aaa [line continues]")
+    # A program's last line that has no newline is also not whole.
+    assert (
+        format_log_line(msgspec.structs.replace(line(b"end"), whole=False), plain())
+        == "worker-0 │ end"
+    )
 
 
 def test_prefixes_are_as_wide_as_the_widest_replica() -> None:

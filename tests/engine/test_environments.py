@@ -301,8 +301,6 @@ def test_every_key_arrives_at_once(danlu: Danlu, project: Path, box_home: Path) 
     os.close(terminal)
 
 
-# Not in a pod: the signal arrives there only after more than a minute, reading on or not.
-@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
 def test_a_program_that_nobody_reads_ends(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)
     command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--", "yes"]
@@ -312,7 +310,8 @@ def test_a_program_that_nobody_reads_ends(danlu: Danlu, project: Path, box_home:
     assert client.stdout.readline() == b"y\n"
     client.stdout.close()
     assert client.wait(60)
-    wait_for(lambda: "yes" not in list_commands(danlu, project))
+    # BusyBox may run it in the process of a shell.
+    wait_for(lambda: not any("yes" in command.split() for command in list_commands(danlu, project)))
 
 
 # A program on another machine outlives the client, as with ssh itself.

@@ -42,9 +42,11 @@ def test_times_are_read_to_the_nanosecond_in_any_zone(stamp: str, moment: tuple[
 
 
 def test_a_long_line_comes_in_pieces_of_one_time() -> None:
-    result = pieces(STAMP + b"a" * (3 * MAX_LINE_BYTES), b"b\n", STAMP + b"next\n")
+    text = b"a" * (3 * MAX_LINE_BYTES + 1)
+    result = pieces(STAMP + text, b"b\n", STAMP + b"next\n")
     assert [line.whole for line in result] == [False, False, False, True, True]
-    assert b"".join(line.data for line in result[:-1]) == b"a" * (3 * MAX_LINE_BYTES) + b"b"
+    assert [len(line.data) for line in result[:-1]] == [*[MAX_LINE_BYTES] * 3, 2]
+    assert b"".join(line.data for line in result[:-1]) == text + b"b"
     assert len({line.time for line in result}) == 1
     assert result[-1].data == b"next"
 

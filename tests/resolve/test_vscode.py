@@ -92,6 +92,17 @@ def test_dependency_takes_the_version_that_is_asked_for(
     assert locker.lock_extensions("a.pack", "a.one-1.0.0")["a.one"].version == "1.0.0"
 
 
+def test_dependency_is_satisfied_by_a_file_of_the_project(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
+) -> None:
+    registry.publish("a.pack", "1.0.0", make_vsix("a.pack", "1.0.0", extensionPack=["a.one"]))
+    registry.publish("a.one", "2.0.0", make_vsix("a.one", "2.0.0"))
+    (locker.project / "one.vsix").write_bytes(make_vsix("a.one", "1.0.0"))
+    for names in (("a.pack", "one.vsix"), ("one.vsix", "a.pack")):
+        pin = locker.lock_extensions(*names)["a.one"]
+        assert (pin.version, pin.mirror) == ("1.0.0", "")
+
+
 @pytest.mark.parametrize(
     ("architecture", "platform", "text"),
     [("amd64", "linux-x64", "x64"), ("arm64", "linux-arm64", "arm64")],

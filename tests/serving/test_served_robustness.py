@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 MODEL = """
 from typing import Annotated
-import ctypes, os, re, time
+import ctypes, os, re, sys, time
 import numpy as np
 
 leaked = []
@@ -48,11 +48,16 @@ class Model:
             leaked.append(b"x" * (20 << 20))
         if kind == 105:
             raise ValueError("unlucky")
+        if kind == 106:
+            print("a long call begins", file=sys.stderr, flush=True)
+            time.sleep(30)
         if kind >= 1000:
             time.sleep(0.02)
         return {"y": 2 * x}
 """
-SEGFAULT, EXIT, HANG, HANG_WITH_GIL, LEAK, RAISE, SLOW = 101, 100, 102, 103, 104, 105, 1000
+SEGFAULT, EXIT, HANG, HANG_WITH_GIL, LEAK, RAISE, LONG, SLOW = (
+    *(101, 100, 102, 103, 104, 105, 106), 1000,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -164,6 +169,18 @@ def test_no_request_fails_during_sigterm(model: ServerDirectory) -> None:
             thread.join()
         assert server.process.wait(60) == 0
     assert set(results) == {200}
+
+
+@pytest.mark.slow
+def test_a_call_may_take_its_timeout_after_sigterm(model: ServerDirectory) -> None:
+    answers = []
+    with model.start() as server:
+        thread = threading.Thread(target=lambda: answers.append(ask(server, LONG)[0]))
+        thread.start()
+        server.wait_for("a long call begins")
+        server.process.terminate()
+        thread.join()
+    assert answers == [200]
 
 
 @pytest.mark.slow

@@ -42,7 +42,8 @@ def test_idle_job_is_requeued_exactly_at_its_deadline() -> None:
     stage.settle()
     assert stage.state() == "Failed"
     message = "Job n has failed because it was active longer than specified deadline"
-    assert stage.condition(FAILED).message == message
+    names = "master-0, worker-0, worker-1"
+    assert stage.condition(FAILED).message == f"{message}; not finished: {names}"
     assert stage.status.completion_time == BEGIN + timedelta(seconds=60)
 
 

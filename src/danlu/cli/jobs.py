@@ -271,6 +271,7 @@ def _write_json_line(run: Session, line: LogLine) -> None:
         "number": line.number,
         "time": line.time.isoformat(),
         "text": line.data.decode(errors="replace"),
+        "whole": line.whole,
     }
     run.terminal.write_stdout(json.dumps(values, ensure_ascii=False))
 

@@ -39,6 +39,7 @@ _STATE_STYLES: dict[str, StateStyle] = {
     "Stopping": "attention",
     "Restarting": "attention",
     "Waiting": "attention",
+    "Suspending": "attention",
     "Suspended": "attention",
     "Stopped": "muted",
     "Pruned": "muted",

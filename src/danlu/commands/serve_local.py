@@ -26,7 +26,7 @@ from danlu.commands.environments.up import start_environment
 from danlu.commands.image.manage import find_image
 from danlu.commands.remote.contexts import Context
 from danlu.commands.serve_image import read_server_label, require_server
-from danlu.commands.serve_options import ServeOptions
+from danlu.commands.serve_options import ServeOptions, find_stop_seconds
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
@@ -54,8 +54,6 @@ _REQUEST_SECONDS = 2.0
 _LOG_TAIL = 20
 #: A server that ends more often does not start.
 _MAX_RESTARTS = 2
-#: The longest time that requests may take when a server is removed.
-_STOP_SECONDS = 60.0
 
 
 def start_server(
@@ -82,6 +80,7 @@ def start_server(
                 network="host",
                 ports=(f"{options.host}:{options.port}:{options.port}",),
                 recreate=True,
+                grace=_find_stop_seconds(environment) if environment.exists() else 0,
                 engine=settings.engine,
             ),
             progress=progress,
@@ -194,7 +193,11 @@ def remove_server(name: str, settings: Settings) -> None:
     Forks, so the process must not have other threads.
     """
     environment = find_server(name, settings)
-    take_down(environment.name, settings, grace=_STOP_SECONDS)
+    take_down(environment.name, settings, grace=_find_stop_seconds(environment))
+
+
+def _find_stop_seconds(environment: EnvironmentDirectory) -> float:
+    return max(find_stop_seconds(service.args) for service in environment.read_spec().services)
 
 
 def follow_server_log(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from danlu.serving import layout
+
+#: A server accepts requests for 5 s after SIGTERM; the rest is to spare.
+_STOP_MARGIN = 10.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
@@ -44,3 +49,11 @@ class ServeOptions(msgspec.Struct, frozen=True):
             *("--max-batch", str(self.max_batch)),
             *grpc,
         )
+
+
+def find_stop_seconds(command: Sequence[str]) -> float:
+    """Return how long a server that has been started by ``command`` may take to end.
+
+    After SIGTERM it accepts requests for 5 s, and then answers for up to its timeout.
+    """
+    return float(command[command.index("--timeout") + 1]) + _STOP_MARGIN

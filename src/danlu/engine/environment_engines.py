@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
 
+from danlu.engine.docker.stopped_container import AttachedContainer
 from danlu.engine.environment_directory import (
     KUBERNETES_ENGINE,
     EnvironmentDirectory,
@@ -34,26 +35,34 @@ class EnvironmentEngine(Protocol):
 # A supervisor loads its own engine only: the start of an environment waits for that.
 
 
-def _open_embedded_engine(paths: Paths, config: Configuration) -> EnvironmentEngine:
+def _open_embedded_engine(
+    paths: Paths, config: Configuration, restarted: AttachedContainer | None
+) -> EnvironmentEngine:
     from danlu.engine.embedded_environment import EmbeddedEngine
 
     return EmbeddedEngine(paths, config)
 
 
-def _open_docker_engine(program: str, paths: Paths, config: Configuration) -> EnvironmentEngine:
+def _open_docker_engine(
+    program: str, paths: Paths, config: Configuration, restarted: AttachedContainer | None
+) -> EnvironmentEngine:
     from danlu.engine.docker.command import DockerCommand
     from danlu.engine.docker.container import DockerEngine
 
-    return DockerEngine(DockerCommand(program), config)
+    return DockerEngine(DockerCommand(program), config, restarted)
 
 
-def _open_kubernetes_engine(paths: Paths, config: Configuration) -> EnvironmentEngine:
+def _open_kubernetes_engine(
+    paths: Paths, config: Configuration, restarted: AttachedContainer | None
+) -> EnvironmentEngine:
     from danlu.engine.kubernetes.container import KubernetesEngine
 
     return KubernetesEngine(paths.vscode_servers)
 
 
-_ENGINES: Mapping[str, Callable[[Paths, Configuration], EnvironmentEngine]] = {
+_ENGINES: Mapping[
+    str, Callable[[Paths, Configuration, AttachedContainer | None], EnvironmentEngine]
+] = {
     "embedded": _open_embedded_engine,
     "docker": partial(_open_docker_engine, "docker"),
     "podman": partial(_open_docker_engine, "podman"),
@@ -62,13 +71,16 @@ _ENGINES: Mapping[str, Callable[[Paths, Configuration], EnvironmentEngine]] = {
 ENGINE_NAMES = tuple(_ENGINES)
 
 
-def open_engine(name: str, paths: Paths, config: Configuration) -> EnvironmentEngine:
+def open_engine(
+    name: str, paths: Paths, config: Configuration, restarted: AttachedContainer | None
+) -> EnvironmentEngine:
     """Return the engine called ``name``; raise :class:`UsageError` if it is unknown.
 
-    With the embedded engine this process enters new namespaces.
+    ``restarted`` is a container of Docker or Podman that is being started already. With the
+    embedded engine this process enters new namespaces.
     """
     if name not in _ENGINES:
         raise UsageError(
             f"unknown engine {name!r}", hint=suggest_name(name, _ENGINES, what="engines")
         )
-    return _ENGINES[name](paths, config)
+    return _ENGINES[name](paths, config, restarted)

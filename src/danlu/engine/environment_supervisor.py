@@ -23,6 +23,7 @@ import msgspec
 from anyio import abc
 
 from danlu.engine.control_socket import ControlConnection, serve_control_socket
+from danlu.engine.docker.stopped_container import AttachedContainer
 from danlu.engine.environment_control import (
     ConnectPortRequest,
     ExecMessage,
@@ -368,8 +369,11 @@ class EnvironmentSupervisor:
             self._environment.renew_state()
 
 
-def main(directory: str, ready: int, lock: int) -> None:
-    """Supervise the environment in ``directory``; report on the descriptor ``ready``."""
+def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | None) -> None:
+    """Supervise the environment in ``directory``; report on the descriptor ``ready``.
+
+    ``restarted`` is its container if that is being started already.
+    """
     for descriptor in (ready, lock):
         # A program of the environment with a copy of `lock` would count as its supervisor.
         os.set_inheritable(descriptor, False)
@@ -392,7 +396,7 @@ def main(directory: str, ready: int, lock: int) -> None:
         paths = Paths(Path(settings.config), Path(settings.data), Path(settings.state))
         # A supervisor that was killed left it, and bind(2) fails if the path exists.
         environment.control_socket.unlink(missing_ok=True)
-        engine = open_engine(spec.engine, paths, load_configuration(paths.config_file))
+        engine = open_engine(spec.engine, paths, load_configuration(paths.config_file), restarted)
         # After the embedded engine, whose programs get the limit that is set now.
         raise_fd_limit()
     except DanluError as error:
@@ -400,7 +404,3 @@ def main(directory: str, ready: int, lock: int) -> None:
         sys.exit(error.exit_code)
     supervisor = EnvironmentSupervisor(environment, spec, engine, paths.vscode_servers)
     anyio.run(supervisor.run, report)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -66,7 +66,6 @@ async def copy_streams(
     *,
     terminal: bool,
     reject_output: Callable[[], Coroutine[Any, Any, None]],
-    reads_on: bool,
 ) -> None:
     """Copy until the program has ended.
 
@@ -76,10 +75,9 @@ async def copy_streams(
         program: The connection to it.
         descriptors: Where its streams come from and go to.
         terminal: Whether they are a terminal.
-        reject_output: Is called once for each stream that nobody reads.
-        reads_on: Whether output is read during that call. Docker does not even report the end of
-            other programs in the container as long as output of one that has ended waits; from a
-            pod, the output of a busy program would delay the call.
+        reject_output: Is called once for each stream that nobody reads. Output is read on during
+            that call: as long as it waits, Docker does not even report the end of other programs in
+            the container.
     """
     # Threads of other programs, blocked by a full pipe, must not delay this one.
     limiter = CapacityLimiter(2)
@@ -90,8 +88,7 @@ async def copy_streams(
                 group.start_soon(send_terminal_size, program, descriptors.stdin)
             group.start_soon(_copy_input, program, descriptors.stdin, terminal, limiter)
             try:
-                rejecting = group if reads_on else None
-                await _copy_output(program, descriptors, limiter, reject_output, rejecting)
+                await _copy_output(program, descriptors, limiter, reject_output, group)
             except (OutsideError, TemporaryError) as error:
                 failure = error
             group.cancel_scope.cancel()
@@ -124,7 +121,7 @@ async def _copy_output(
     descriptors: ProgramDescriptors,
     limiter: CapacityLimiter,
     reject_output: Callable[[], Coroutine[Any, Any, None]],
-    rejecting: TaskGroup | None,
+    group: TaskGroup,
 ) -> None:
     targets = {_STDOUT: descriptors.stdout, _STDERR: descriptors.stderr}
     async for stream, data in program.read_output():
@@ -135,10 +132,7 @@ async def _copy_output(
             await _write_all(target, data, limiter)
         except OSError:
             del targets[stream]
-            if rejecting is None:
-                await reject_output()
-            else:
-                rejecting.start_soon(reject_output)
+            group.start_soon(reject_output)
 
 
 async def _write_all(descriptor: int, data: bytes, limiter: CapacityLimiter) -> None:

@@ -46,7 +46,7 @@ def spawn_supervisor(directory: str | os.PathLike[str], settings: bytes = b"") -
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, CONTROL_SOCKET))
         reading = spawn_module(
-            "danlu.engine.environment_supervisor",
+            "danlu.engine.supervisor_process",
             (os.fspath(directory), str(FIRST_FD), str(FIRST_FD + 1)),
             os.path.join(directory, SUPERVISOR_LOG),
             descriptors=(lock,),

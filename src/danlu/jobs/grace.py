@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from danlu.training.messages import name_some
 from danlu.training.types import Job, ReplicaId
-
-_MAX_NAMES = 5
 
 DEFAULT_GRACE = 30.0
 """Seconds that a pod has to terminate unless it says otherwise (the default of Kubernetes)."""
@@ -21,15 +20,8 @@ def longest_grace(job: Job, *, default: float = DEFAULT_GRACE) -> float:
     return max(graces, default=default)
 
 
-def name_some(replicas: Iterable[ReplicaId]) -> str:
-    """Return ``worker-0, worker-1``; of many only the first few, and how many more there are."""
-    names = [str(replica) for replica in sorted(replicas)]
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
 def killed_sentence(replicas: Iterable[ReplicaId]) -> str:
     """Return which replicas were killed when their job was stopped; empty if none."""
-    killed = list(replicas)
+    killed = sorted(replicas)
     verb = "were" if len(killed) > 1 else "was"
     return f"{name_some(killed)} had not ended and {verb} killed" if killed else ""

@@ -20,6 +20,10 @@ KILLED = "Killed"
 """Reason of a *Stopped* replica that did not terminate in time and was killed (SIGKILL)."""
 
 
+MAX_LINE_BYTES = 64 << 10
+"""Longer lines of logs are cut into parts of this size."""
+
+
 class ContainerImage(msgspec.Struct, frozen=True):
     """An image of this machine's store, by config digest."""
 
@@ -114,8 +118,8 @@ class JobView(msgspec.Struct, frozen=True):
 
     Attributes:
         state: Type of the latest condition, or ``Waiting`` (for resources of this machine),
-            ``Finishing`` (succeeded, other replicas still run), ``Stopping``, or ``Lost`` (the
-            supervisor died before the job's end).
+            ``Finishing`` (succeeded, other replicas still run), ``Stopping``, ``Suspending``
+            (replicas still save), or ``Lost`` (the supervisor died before the job's end).
         warnings: What the user should know (``resources: not enforced: …``).
         where: The target.
         labels: Those of the submission.
@@ -153,6 +157,11 @@ class LogLine(msgspec.Struct, frozen=True):
     time: datetime
     data: bytes
     whole: bool = True
+
+    @property
+    def continues(self) -> bool:
+        """Whether the line was cut because it is too long: its rest is the next one."""
+        return not self.whole and len(self.data) >= MAX_LINE_BYTES
 
 
 class JobResult(msgspec.Struct, frozen=True):

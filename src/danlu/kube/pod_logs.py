@@ -101,15 +101,19 @@ class _LineSplitter:
         self._pending += chunk
         *lines, rest = bytes(self._pending).split(b"\n")
         result = [self._parse_line(line, whole=True) for line in lines]
-        while len(rest) > MAX_LINE_BYTES:
-            result.append(self._parse_line(rest[:MAX_LINE_BYTES], whole=False))
-            rest = rest[MAX_LINE_BYTES:]
+        while len(rest) > (size := MAX_LINE_BYTES + self._stamp_length(rest)):
+            result.append(self._parse_line(rest[:size], whole=False))
+            rest = rest[size:]
         self._pending = bytearray(rest)
         return result
 
     def flush(self) -> list[PodLogLine]:
         """Return the bytes after the last newline."""
         return [self._parse_line(bytes(self._pending), whole=False)] if self._pending else []
+
+    def _stamp_length(self, data: bytes) -> int:
+        """Return the length of the timestamp and the space before the text of a line."""
+        return 0 if self._time else data.find(b" ") + 1
 
     def _parse_line(self, data: bytes, *, whole: bool) -> PodLogLine:
         if self._time:

@@ -214,7 +214,10 @@ def _final_condition(
         message = messages.backoff_limit_message(job)
         return FinalCondition(ConditionType.FAILED, reason, message)
     if deadline is not None and deadline <= 0:
-        return FinalCondition(ConditionType.FAILED, reason, messages.deadline_message(job))
+        ended = (RunState.SUCCEEDED, RunState.FAILED)
+        unfinished = [replica.id for replica in replicas if replica.state not in ended]
+        message = messages.deadline_message(job, unfinished)
+        return FinalCondition(ConditionType.FAILED, reason, message)
     return None
 
 

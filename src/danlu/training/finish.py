@@ -66,7 +66,6 @@ Action = CreateReplica | DeleteReplica | DeleteJob | Event
 ALIVE_PHASES = (ReplicaPhase.RUNNING, ReplicaPhase.PENDING)
 ALIVE_STATES = (RunState.ACTIVE, RunState.PENDING)
 FAILED_STATES = (RunState.FAILED, RunState.RESTARTING, RunState.MISSING, RunState.ABSENT)
-MAX_LISTED_REPLICAS = 5
 
 
 class FinalCondition(msgspec.Struct, frozen=True):
@@ -215,13 +214,8 @@ def _unfinished_note(
     verb = "were" if len(running) > 1 else "was"
     state = "stopped while still running" if stops else "still running"
     after = format_duration((now - phase.since).total_seconds())
-    return f"{_list_replicas(running)} {verb} {state}, {after} after the job succeeded"
-
-
-def _list_replicas(replicas: Sequence[ReplicaState]) -> str:
-    names = ", ".join(replica.key for replica in replicas[:MAX_LISTED_REPLICAS])
-    more = len(replicas) - MAX_LISTED_REPLICAS
-    return f"{names} and {more} more" if more > 0 else names
+    names = messages.name_some([replica.id for replica in running])
+    return f"{names} {verb} {state}, {after} after the job succeeded"
 
 
 def _add_notes(phase: FinishPhase, notes: Iterable[str]) -> FinishPhase:
@@ -237,7 +231,8 @@ def _note_events(job: Job, before: FinishPhase | None, after: FinishPhase) -> It
 
 def _begin_event(job: Job, running: Sequence[ReplicaState], policy: FinishPolicy) -> Event:
     limit = format_duration(policy.timeout or 0.0)
-    message = f"waiting up to {limit} for {_list_replicas(running)}"
+    names = messages.name_some([replica.id for replica in running])
+    message = f"waiting up to {limit} for {names}"
     return Event(
         "Normal",
         messages.event_reason(job, "Finishing"),

@@ -7,10 +7,14 @@ differently for each kind. Sources: ``UpdateJobStatus`` of each controller,
 
 from __future__ import annotations
 
-from danlu.training.types import Job, ReplicaType, RestartPolicy
+from collections.abc import Sequence
+
+from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy
 
 QUALIFIED = ("PyTorchJob", "PaddleJob", "JAXJob")
 """Kinds whose messages include the namespace if a worker decides instead of a master."""
+
+MAX_LISTED_REPLICAS = 5
 
 
 def event_reason(job: Job, word: str) -> str:
@@ -64,9 +68,10 @@ def backoff_limit_message(job: Job) -> str:
     return f"Job {job.name} has failed because it has reached the specified backoff limit"
 
 
-def deadline_message(job: Job) -> str:
-    """Report that the active deadline has passed."""
-    return f"Job {job.name} has failed because it was active longer than specified deadline"
+def deadline_message(job: Job, unfinished: Sequence[ReplicaId]) -> str:
+    """Report that the active deadline has passed, and what had not finished."""
+    message = f"Job {job.name} has failed because it was active longer than specified deadline"
+    return f"{message}; not finished: {name_some(unfinished)}" if unfinished else message
 
 
 def suspended_message(job: Job) -> str:
@@ -82,6 +87,13 @@ def resumed_message(job: Job) -> str:
 def exited_message(job: Job, replica: str, code: int) -> str:
     """Report that a replica (``worker-0``) ended."""
     return f"Pod: {job.namespace}.{job.name}-{replica} exited with code {code}"
+
+
+def name_some(replicas: Sequence[ReplicaId]) -> str:
+    """Return ``worker-0, worker-1``; of many only the first few, and how many more there are."""
+    names = ", ".join(map(str, replicas[:MAX_LISTED_REPLICAS]))
+    more = len(replicas) - MAX_LISTED_REPLICAS
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _qualified_name(job: Job, type: ReplicaType) -> str:

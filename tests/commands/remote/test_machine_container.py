@@ -126,6 +126,7 @@ def project(docker: Engine, client: MacClient, real_home: Path) -> Path:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.needs("root", "docker", "dockerd", "ssh")
 class TestContainer:
     """One container, with the commands in the order in which a user needs them."""

@@ -76,6 +76,15 @@ async def test_a_suspended_job_continues_when_resumed(site: JobNamespace) -> Non
     await wait_for_view(site, running(1))
 
 
+async def test_a_job_is_suspending_while_its_pods_save(fake_site: JobNamespace) -> None:
+    fake_site.behave(PodScript(stop=LIMIT))
+    await fake_site.jobs.submit(job())
+    await wait_for_view(fake_site, running(1))
+    await fake_site.jobs.suspend("job", suspended=True)
+    view = await wait_for_view(fake_site, lambda view: view.state != "Running")
+    assert (view.state, running(1)(view)) == ("Suspending", True)
+
+
 async def test_scaling_changes_the_number_of_replicas(site: JobNamespace) -> None:
     await site.jobs.submit(job(workers=1))
     await wait_for_view(site, running(1))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from danlu.jobs.local.log_reader import LogReader, MergedLogReader
-from danlu.jobs.local.log_writer import MAX_LINE_BYTES, LineSplitter, LogWriter, log_file
-from danlu.jobs.types import LogLine
+from danlu.jobs.local.log_writer import LineSplitter, LogWriter, log_file
+from danlu.jobs.types import MAX_LINE_BYTES, LogLine
 from tests.jobs.local.support import worker
 
 ID = worker(0)
@@ -61,6 +61,7 @@ def test_an_endless_line_is_cut(tmp_path: Path, piece: int) -> None:
     lines = read(tmp_path)
     assert [len(line.data) for line in lines] == [MAX_LINE_BYTES] * 3 + [5, 4]
     assert [line.whole for line in lines] == [False] * 3 + [True, True]
+    assert [line.continues for line in lines] == [not line.whole for line in lines]
     assert join_lines(lines) == data
 
 

@@ -171,6 +171,21 @@ async def test_a_suspended_job_has_no_process_and_resumes(jobs: LocalJobs, work:
     assert (await jobs.result("job")).view.state == "Succeeded"
 
 
+async def test_a_job_is_suspending_while_its_replicas_save(jobs: LocalJobs, work: Path) -> None:
+    script = (
+        "trap 'until [ -e saved ]; do sleep 0.02; done; exit 0' TERM; touch up; sleep 60 & wait"
+    )
+    await jobs.submit(submission(work, spec(script)))
+    await until((work / "up").exists)
+    await jobs.suspend("job", suspended=True)
+    view = await wait_for_view(jobs, lambda view: view.state in ("Suspending", "Suspended"))
+    assert (view.state, runs(1)(view)) == ("Suspending", True)
+    (work / "saved").touch()
+    view = await wait_for_view(jobs, lambda view: view.state == "Suspended")
+    assert not runs(1)(view)
+    await jobs.stop("job", grace=0)
+
+
 async def test_a_job_is_scaled_up_and_down(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("exec sleep 60")))
     await wait_for_view(jobs, runs(1))

@@ -89,6 +89,7 @@ def _digest_of_rank(rank: int) -> str:
     )
 
 
+@pytest.mark.slow
 async def test_two_hundred_idle_replicas_use_little_cpu(home: Path, work: Path) -> None:
     jobs = local_jobs(home, sample=2.0)
     await jobs.submit(submission(work, spec("exec sleep 600", 200)))

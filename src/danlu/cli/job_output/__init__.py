@@ -10,8 +10,8 @@ from danlu.cli.terminal import Terminal
 from danlu.commands.job_view_model import format_metrics
 from danlu.commands.jobs.report import describe_exit
 from danlu.commands.jobs.views import view_to_json
-from danlu.jobs.grace import name_some
 from danlu.jobs.types import JobView, LogLine, ReplicaView
+from danlu.training.messages import name_some
 from danlu.util.sanitize import strip_control_sequences
 
 #: Percents between two lines about progress.

@@ -25,8 +25,9 @@ from danlu.commands.jobs.report import (
 from danlu.commands.jobs.targets import is_remote, select_backend
 from danlu.commands.jobs.views import follow_job, remove_finished_job
 from danlu.errors import DanluError
-from danlu.jobs.grace import longest_grace, name_some
+from danlu.jobs.grace import longest_grace
 from danlu.jobs.types import JobBackend, JobView, LogLine, Submission
+from danlu.training.messages import name_some
 from danlu.util.human import format_duration, format_size
 
 #: Seconds beyond the grace period that a supervisor gets to stop its job.

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from danlu.cli.error_rendering import print_warning
 from danlu.cli.terminal import Terminal
-from danlu.commands.jobs.report import decode_line
+from danlu.commands.jobs.report import decode_log_line
 from danlu.jobs.types import JobView, LogLine
 from danlu.training.types import ReplicaId
 from danlu.util.sanitize import strip_control_sequences
@@ -52,7 +52,7 @@ class LogPrefixes:
 
 def format_log_line(line: LogLine, prefixes: LogPrefixes, *, timestamps: bool = False) -> str:
     """Format a line for people: prefixed, and without control sequences."""
-    text = strip_control_sequences(decode_line(line.data))
+    text = strip_control_sequences(decode_log_line(line))
     stamp = f"{line.time.isoformat(timespec='milliseconds')} " if timestamps else ""
     return f"{prefixes.format(line.replica)}{stamp}{text}".rstrip()
 

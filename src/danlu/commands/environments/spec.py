@@ -60,6 +60,7 @@ class UpOptions:
         shm_size: Bytes with a unit.
         allow_mounts: Whether included repositories may mount files of this machine.
         recreate: Start over from the image, discarding the writable layer.
+        grace: Seconds that the programs of an earlier one have to end when it is recreated.
         engine: What runs it; empty for what runs it already, or the context's engine.
         network: ``host`` or ``private``; empty for the configured one.
         ssh_port: ``[ADDRESS:]PORT`` at which to serve SSH; empty for none.
@@ -77,6 +78,7 @@ class UpOptions:
     user: str = ""
     allow_mounts: bool = False
     recreate: bool = False
+    grace: float = 10.0
     offline: bool = False
     frozen: bool = False
     engine: str = ""

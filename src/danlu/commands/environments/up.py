@@ -142,7 +142,7 @@ def start_environment(
             if commands is not None:
                 # If this fails, the old environment is still there.
                 commands.deliver_image(wanted.image, engine, settings, progress)
-            stop_environment(environment)
+            stop_environment(environment, grace=options.grace)
             remove_environment(environment, settings, keep_image=wanted.image)
             existing = None
         if existing is None:

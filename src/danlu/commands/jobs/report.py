@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections import deque
@@ -16,6 +17,7 @@ from danlu.jobs.grace import killed_sentence
 from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand
 from danlu.training.types import ConditionType, FirstFailure, ReplicaId
 from danlu.util.human import format_duration
+from danlu.util.sanitize import strip_control_sequences
 
 #: How many lines of the failed replica's log are shown.
 MAX_LOG_LINES = 20
@@ -29,6 +31,9 @@ WORKSPACE = "/workspace"
 
 #: How many lines are searched for those of the failed attempt.
 _MAX_LINES_SEARCHED = 5000
+
+#: Erases a line, or the screen (ECMA-48, EL and ED).
+_ERASES = re.compile("\x1b\\[[0-3]?[JK]")
 
 
 class JobSummary(msgspec.Struct, frozen=True):
@@ -127,15 +132,29 @@ async def _last_lines(
     async for line in jobs.logs(name, replicas=[first.replica], tail=_MAX_LINES_SEARCHED):
         if line.attempt <= first.attempt:
             kept.append(line)
-    return tuple(decode_line(line.data) for line in kept)
+    return tuple(map(decode_log_line, kept))
 
 
 def decode_line(data: bytes) -> str:
-    """Return a line as text; of one with carriage returns (a progress bar), what was shown last."""
+    """Return a line as text; of one with carriage returns (a progress bar), what was shown last.
+
+    That is what a terminal shows: each part overwrites the one before, as far as it goes.
+    """
     text = data.decode(errors="replace")
     if "\r" not in text:
         return text
-    return next((part for part in reversed(text.split("\r")) if part.strip()), "")
+    shown = ""
+    for part in reversed(text.split("\r")):
+        shown += strip_control_sequences(part)[len(shown) :]
+        if _ERASES.search(part):
+            break
+    return shown
+
+
+def decode_log_line(line: LogLine) -> str:
+    """Return a line of a log as text; one that was cut because it is too long is marked."""
+    text = decode_line(line.data)
+    return f"{text} [line continues]" if line.continues else text
 
 
 def describe_exit(code: int | None, word: str = "", message: str = "") -> str:
@@ -149,9 +168,13 @@ def describe_exit(code: int | None, word: str = "", message: str = "") -> str:
         return message or word or "no exit code"
     if code > 128:
         try:
-            return f"killed by {signal.Signals(code - 128).name} (exit code {code})"
+            name = signal.Signals(code - 128).name
         except ValueError:
-            pass
+            return f"exit code {code}"
+        if word == name:
+            return f"killed by {name} (exit code {code})"
+        # In a container, the program itself may have returned this code.
+        return f"exit code {code} (as after {name})"
     return f"exit code {code}"
 
 

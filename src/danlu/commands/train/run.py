@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from anyio.from_thread import start_blocking_portal
 
-from danlu.commands.jobs.report import JobSummary, decode_line, summarize_job
+from danlu.commands.jobs.report import JobSummary, decode_log_line, summarize_job
 from danlu.commands.jobs.targets import result_limit_note, select_backend
 from danlu.commands.jobs.views import follow_job
 from danlu.commands.settings import Settings
@@ -159,4 +159,4 @@ class _LogForwarder:
     def line(self, line: LogLine) -> None:
         """Pass a line on, with its replica."""
         if self._log is not None:
-            self._log(f"{line.replica} │ {decode_line(line.data)}")
+            self._log(f"{line.replica} │ {decode_log_line(line)}")

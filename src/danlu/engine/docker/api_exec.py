@@ -75,7 +75,6 @@ class ApiExec:
                 self._descriptors,
                 terminal=self._terminal,
                 reject_output=reject_output,
-                reads_on=True,
             )
             # A program may close its streams long before it ends.
             interval = _FIRST_POLL

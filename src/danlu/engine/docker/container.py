@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
@@ -34,6 +33,11 @@ from danlu.engine.docker.settings import (
     render_create,
     render_gpus,
 )
+from danlu.engine.docker.stopped_container import (
+    AttachedContainer,
+    attach_container,
+    record_stop,
+)
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.types import (
     CONNECTION_LOST,
@@ -48,8 +52,6 @@ from danlu.util.config import Configuration
 _MARK_VARIABLE = "DANLU_EXEC"
 #: Exists once the container was created.
 _CREATED_FILE = "docker-created"
-#: Exists while the container is stopped: how it was created. Then nothing has to be asked for.
-_STOPPED_FILE = "docker-stopped"
 _LOST_WARNING = (
     "its container was removed with {}: changes inside are lost, it starts from the image"
 )
@@ -66,9 +68,12 @@ _LOST_CODE = 125
 class DockerEngine:
     """Starts containers through Docker's API, or the command line of Docker or Podman."""
 
-    def __init__(self, command: DockerCommand, config: Configuration) -> None:
+    def __init__(
+        self, command: DockerCommand, config: Configuration, restarted: AttachedContainer | None
+    ) -> None:
         self._command = command
         self._config = config
+        self._restarted = restarted
         socket = "" if command.is_podman else find_socket(os.environ)
         self._api = EngineApi(socket) if socket else None
 
@@ -92,11 +97,23 @@ class DockerEngine:
         settings = msgspec.structs.replace(settings, options=options)
         digest = _digest_settings(name, spec, settings)
         container = DockerContainer(self._command, self._api, name, spec, settings)
-        stopped = environment.directory / _STOPPED_FILE
-        if _take_text(stopped) != digest or not await container.restart():
+        restarted = self._restarted
+        if restarted is not None and restarted.digest != digest:
+            outdated = FirstProcess(restarted)
+            outdated.end_input()
+            with anyio.move_on_after(_RESTART_TIMEOUT):
+                await outdated.wait()
+            restarted = None
+        if restarted is None or not await container.finish_restart(restarted):
             container.warnings = await self._ensure_container(environment, spec, settings, digest)
             await container.start()
-        resources.callback(_record_stop, container, stopped, digest)
+        program = self._command.find_program()
+
+        def record() -> None:
+            if container.has_stopped:
+                record_stop(environment.directory, digest, program, name)
+
+        resources.callback(record)
         return container
 
     def _add_seccomp(self, settings: DockerSettings) -> DockerSettings:
@@ -199,46 +216,48 @@ class DockerContainer:
 
         Raises :class:`MachineError` if they cannot.
         """
-        await self._start_within(_START_TIMEOUT)
-
-    async def restart(self) -> bool:
-        """Do the same if the container exists and is stopped; return whether it was."""
         try:
-            await self._start_within(_RESTART_TIMEOUT)
-        except MachineError:
-            return False
-        return True
+            # Not by the API: it confirms an attachment before it has made it, and the first output
+            # of a container that starts meanwhile is lost.
+            attached = attach_container(self._command.find_program(), self._name)
+        except OSError as error:
+            raise self._start_error(str(error)) from error
+        failure = await self._wait_until_ready(attached, _START_TIMEOUT)
+        if failure is not None:
+            raise self._start_error(failure)
+
+    async def finish_restart(self, attached: AttachedContainer) -> bool:
+        """Do the same with one that is being started; return False if it does not get ready."""
+        return await self._wait_until_ready(attached, _RESTART_TIMEOUT) is None
 
     @property
     def has_stopped(self) -> bool:
         """Whether the container is known to have ended: the connection was not lost before."""
         return self._first is not None and self._first.returncode == 0
 
-    async def _start_within(self, timeout: float) -> None:
+    async def _wait_until_ready(self, attached: AttachedContainer, timeout: float) -> str | None:
+        """Wait until programs can be started; stop the container and return why they cannot."""
         failure: str | None = "it does not get ready"
-        self._first = None
-        try:
-            # Not by the API: it confirms an attachment before it has made it, and the first output
-            # of a container that starts meanwhile is lost.
-            self._first = await FirstProcess.start(self._command, self._name)
-            with anyio.move_on_after(timeout):
-                failure = await self._first.wait_until_ready()
-        except OutsideError as error:
-            failure = error.message.removeprefix("docker: ")
+        self._first = FirstProcess(attached)
+        with anyio.move_on_after(timeout):
+            failure = await self._first.wait_until_ready()
         if failure is not None:
-            if self._first is not None:
-                await self.stop(grace=0)
-            reason = self._command.interpret_error("start", failure)
-            hint = "`danlu doctor` checks this machine"
-            if self._spec.gpus:
-                hint += "; GPUs in Docker and Podman need nvidia-container-toolkit"
-            raise MachineError(
-                f"{self._command.name} could not start the container: {reason.message}",
-                hint=reason.hint or hint,
-            )
+            await self.stop(grace=0)
+            return failure
         pid, _, _ = await self._read_state()
         # With a daemon on another machine the number says nothing here.
         self.pid = _find_local_process(pid)
+        return None
+
+    def _start_error(self, failure: str) -> MachineError:
+        reason = self._command.interpret_error("start", failure)
+        hint = "`danlu doctor` checks this machine"
+        if self._spec.gpus:
+            hint += "; GPUs in Docker and Podman need nvidia-container-toolkit"
+        return MachineError(
+            f"{self._command.name} could not start the container: {reason.message}",
+            hint=reason.hint or hint,
+        )
 
     async def _read_state(self) -> tuple[int, int, bool]:
         """Return the process id, the exit code and whether it ended for lack of memory."""
@@ -291,7 +310,7 @@ class DockerContainer:
         """End the input of the first process; kill the container ``grace`` seconds later."""
         assert self._first is not None
         with anyio.CancelScope(shield=True):
-            await self._first.end_input()
+            self._first.end_input()
             with anyio.move_on_after(grace):
                 await self._first.wait()
             if self._first.returncode is None:
@@ -423,23 +442,6 @@ def _digest_settings(name: str, spec: EnvironmentSpec, settings: DockerSettings)
     args, passed = render_create(name, spec, settings)
     words = [*args, *(f"{name}={value}" for name, value in sorted(passed.items()))]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
-
-
-def _record_stop(container: DockerContainer, file: Path, digest: str) -> None:
-    # On a full disk the next start asks the engine.
-    with suppress(OSError):
-        if container.has_stopped:
-            file.write_text(digest)
-
-
-def _take_text(file: Path) -> str:
-    """Return the content of a file, and remove it; empty if it does not exist."""
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        return ""
-    file.unlink()
-    return text
 
 
 def _find_local_process(pid: int) -> int | None:

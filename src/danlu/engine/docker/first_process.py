@@ -3,65 +3,57 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import anyio
-from anyio.abc import Process
 
 from danlu.engine.container_scripts import READY_LINE
-from danlu.engine.docker.command import DockerCommand
+from danlu.engine.docker.stopped_container import AttachedContainer
 
 _MAX_ERRORS = 1 << 16
+_CHUNK_SIZE = 1 << 12
 
 
 class FirstProcess:
     """Runs :data:`~danlu.engine.container_scripts.HOLD_SCRIPT`, by the engine's command line."""
 
-    def __init__(self, process: Process, errors: int) -> None:
-        self._process = process
-        self._errors = errors
-
-    @classmethod
-    async def start(cls, command: DockerCommand, name: str) -> FirstProcess:
-        """Start the container."""
-        # A file, because nobody reads a pipe while the container runs.
-        errors = os.memfd_create("errors")
-        try:
-            process = await command.open_process(
-                *("start", "--attach", "--interactive", name),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        except BaseException:
-            os.close(errors)
-            raise
-        return cls(process, errors)
-
-    @property
-    def returncode(self) -> int | None:
-        """None until the connection ends; 0 if the process is known to have ended."""
-        return self._process.returncode
+    def __init__(self, attached: AttachedContainer) -> None:
+        #: None until the connection has ended; 0 if the process is known to have ended.
+        self.returncode: int | None = None
+        self._attached = attached
+        # Readable when the command has ended (pidfd_open(2)).
+        self._pidfd = os.pidfd_open(attached.pid)
+        self._has_input = True
+        self._waiting = anyio.Lock()
 
     async def wait_until_ready(self) -> str | None:
         """Wait until programs can be started; return the errors of a process that ends before."""
         output = b""
-        assert self._process.stdout is not None
-        try:
-            while READY_LINE not in output:
-                output += await self._process.stdout.receive()
-            return None
-        except anyio.EndOfStream:
-            await self._process.wait()
-            return os.pread(self._errors, _MAX_ERRORS, 0).decode(errors="replace")
-        finally:
-            os.close(self._errors)
+        while READY_LINE not in output:
+            await anyio.wait_readable(self._attached.output)
+            data = os.read(self._attached.output, _CHUNK_SIZE)
+            if not data:
+                errors = os.dup(self._attached.errors)
+                try:
+                    await self.wait()
+                    return os.pread(errors, _MAX_ERRORS, 0).decode(errors="replace")
+                finally:
+                    os.close(errors)
+            output += data
+        return None
 
-    async def end_input(self) -> None:
+    def end_input(self) -> None:
         """Close its input."""
-        assert self._process.stdin is not None
-        await self._process.stdin.aclose()
+        if self._has_input:
+            self._has_input = False
+            os.close(self._attached.input)
 
     async def wait(self) -> None:
         """Wait until the connection ends; may be called repeatedly."""
-        await self._process.wait()
+        async with self._waiting:
+            if self.returncode is None:
+                await anyio.wait_readable(self._pidfd)
+                _, status = os.waitpid(self._attached.pid, 0)
+                self.returncode = os.waitstatus_to_exitcode(status)
+                self.end_input()
+                for descriptor in (self._pidfd, self._attached.output, self._attached.errors):
+                    os.close(descriptor)

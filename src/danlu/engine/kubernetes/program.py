@@ -15,7 +15,7 @@ import anyio
 
 from danlu.engine.container_scripts import FIND_SCRIPT, KILL_SCRIPT, LOGIN_SCRIPT
 from danlu.engine.kubernetes.pod import EnvironmentPod
-from danlu.engine.kubernetes.scripts import EXEC_SCRIPT, RUN_DIRECTORY, WRITE_SCRIPT
+from danlu.engine.kubernetes.scripts import EXEC_SCRIPT, MARK_SCRIPT, RUN_DIRECTORY, WRITE_SCRIPT
 from danlu.engine.kubernetes.settings import CONTAINER
 from danlu.engine.stream_copy import ProgramDescriptors, copy_streams, send_terminal_size
 from danlu.engine.types import CONNECTION_LOST, ContainerExit, ExecRequest
@@ -121,12 +121,13 @@ async def start_program(
     if secret:
         file = f"{RUN_DIRECTORY}/{mark}"
         await run_script(pod, WRITE_SCRIPT, file, data=_render_exports(secret).encode())
-    words = ("/bin/sh", "-c", _render_exports(public) + EXEC_SCRIPT + LOGIN_SCRIPT, "danlu")
+    script = _render_exports(public) + EXEC_SCRIPT + LOGIN_SCRIPT
+    words = ("/bin/sh", "-c", MARK_SCRIPT, "danlu", mark, script, file, request.directory)
     process = await open_pod_exec(
         pod.client.transport,
         pod.namespace,
         pod.name,
-        (*words, mark, file, request.directory, *request.args),
+        (*words, *request.args),
         container=CONTAINER,
         terminal=request.terminal,
     )
@@ -196,7 +197,6 @@ class KubernetesProgram:
                 self._descriptors,
                 terminal=self._terminal,
                 reject_output=self._reject_output,
-                reads_on=False,
             )
             code = self._process.exit_code
         except ConnectionLost as error:

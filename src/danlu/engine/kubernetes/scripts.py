@@ -24,12 +24,19 @@ RENEW_SCRIPT = rf"""[ -z "$1" ] || kill -KILL -1 2>/dev/null
 echo ready
 while read -r line; do : >{WAITING_MARK}; done"""
 
-#: Runs a program, or without arguments the login shell. ``$1`` marks it for ``FIND_SCRIPT``, ``$2``
-#: is a file with variables, which is removed, and ``$3`` its working directory.
-EXEC_SCRIPT = rf"""DANLU_EXEC=$1; export DANLU_EXEC
-if [ -n "$2" ]; then . "$2"; rm -f "$2"; fi
-if [ -n "$3" ]; then cd "$3" || exit 125; fi
-shift 3
+#: Runs the script ``$2`` with the other arguments in a shell that ``$1`` marks for ``FIND_SCRIPT``,
+#: which sees the variables that a process started with: programs of BusyBox, such as ``yes``, may
+#: run in the process of their shell.
+MARK_SCRIPT = """DANLU_EXEC=$1; export DANLU_EXEC
+script=$2; shift 2
+exec /bin/sh -c "$script" danlu "$@"
+"""
+
+#: Runs a program, or without arguments the login shell. ``$1`` is a file with variables, which is
+#: removed, and ``$2`` its working directory.
+EXEC_SCRIPT = rf"""if [ -n "$1" ]; then . "$1"; rm -f "$1"; fi
+if [ -n "$2" ]; then cd "$2" || exit 125; fi
+shift 2
 if [ $# -gt 0 ]; then
 {container_scripts.EXEC_SCRIPT}fi
 """

@@ -117,7 +117,9 @@ def _status_and_state(
     """
     why_stopped = job.annotations.get(STOPPED_ANNOTATION)
     if job.status.finished or not why_stopped:
-        return job.status, _latest_condition(job.status)
+        state = _latest_condition(job.status)
+        suspending = state == ConditionType.SUSPENDED and any(map(_may_run, pods))
+        return job.status, "Suspending" if suspending else state
     suspended = job.status.has_condition(ConditionType.SUSPENDED)
     # Without an operator nothing sets that condition, and nothing runs.
     if any(map(_may_run, pods)) or not (suspended or _not_picked_up(found, now)):

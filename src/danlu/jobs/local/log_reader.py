@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 
-from danlu.jobs.local.log_writer import MAX_HEAD_BYTES, MAX_LINE_BYTES, log_file, rotated_file
-from danlu.jobs.types import LogLine
+from danlu.jobs.local.log_writer import MAX_HEAD_BYTES, log_file, rotated_file
+from danlu.jobs.types import MAX_LINE_BYTES, LogLine
 from danlu.training.types import ReplicaId
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

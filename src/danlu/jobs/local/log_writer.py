@@ -14,6 +14,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from danlu.jobs.types import MAX_LINE_BYTES
 from danlu.training.types import ReplicaId
 from danlu.util.files import is_disk_failure
 
@@ -21,9 +22,6 @@ RETRY_SECONDS = 1.0
 
 MAX_WAITING = 1 << 20
 """Bytes of a replica's lines kept in memory while they cannot be written."""
-
-MAX_LINE_BYTES = 64 << 10
-"""Longer lines are cut into parts of this size."""
 
 MAX_HEAD_BYTES = 80
 """Upper limit of the bytes before a record's data."""

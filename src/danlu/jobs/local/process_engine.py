@@ -192,12 +192,16 @@ class _RunningProcess:
 
     def _build_exit(self) -> ContainerExit:
         code, time = self._end
-        code = 128 - code if code < 0 else code
+        reason = "Error" if code else "Completed"
+        if code < 0:
+            code = 128 - code
+            with suppress(ValueError):  # real-time signals have no names
+                reason = signal.Signals(code - 128).name
         if code and self.group is not None and self.group.had_oom_kill():
             limit = self.container.limits.memory
             message = f"limit {format_memory(limit)}" if limit else ""
             return ContainerExit(code, "OOMKilled", message, time)
-        return ContainerExit(code, "Error" if code else "Completed", "", time)
+        return ContainerExit(code, reason, "", time)
 
     def _own_processes(self) -> list[int]:
         # If the reaper died, the kernel reparents orphans to some other process.

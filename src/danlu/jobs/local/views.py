@@ -11,7 +11,7 @@ from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.topology import pod_name
 from danlu.jobs.scaling import replica_ids
 from danlu.jobs.types import KILLED, JobView, ReplicaStateName, ReplicaView
-from danlu.training.types import Job, JobStatus, ReplicaId, ReplicaPhase
+from danlu.training.types import ConditionType, Job, JobStatus, ReplicaId, ReplicaPhase
 
 _PHASE_STATES: Mapping[ReplicaPhase, ReplicaStateName] = {
     ReplicaPhase.PENDING: "Pending",
@@ -88,7 +88,9 @@ def job_state(job: Job, latest: Mapping[ReplicaId, ReplicaAttempt]) -> str:
     waiting = any(attempt.waiting_reason for attempt in latest.values())
     if waiting and not job.status.finished:
         return "Waiting"
-    return latest_condition(job.status)
+    state = latest_condition(job.status)
+    running = any(attempt.phase is ReplicaPhase.RUNNING for attempt in latest.values())
+    return "Suspending" if running and state == ConditionType.SUSPENDED else state
 
 
 def latest_condition(status: JobStatus) -> str:

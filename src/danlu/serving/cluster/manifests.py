@@ -51,7 +51,8 @@ _RUNTIME_FIELDS = ("imagePullSecrets", "nodeSelector", "tolerations")
 
 #: Until proxies and nodes know that a pod ends, they send it requests, which it must accept.
 DRAIN_SECONDS = 5
-_GRACE_MARGIN = 5
+#: A server accepts requests for 5 s after SIGTERM; the rest is to spare.
+_GRACE_MARGIN = 10
 _STARTUP_PERIOD, _STARTUP_ATTEMPTS = 2, 300
 _PROGRESS_SECONDS = _STARTUP_PERIOD * _STARTUP_ATTEMPTS + 120
 _CPU_PERCENT = 70

@@ -1,8 +1,14 @@
 """Call a predictor from a queue: one call at a time, of all that waits and fits together.
 
-Work-conserving: an idle predictor starts with the requests of this turn of the event loop, so a
-lone one never waits for others; while it works, requests gather. Nothing is timed. The predictor is
-called in one thread, which takes the next batch itself: a busy loop does not delay it.
+An idle predictor starts with the requests of this turn of the event loop, so a lone one never waits
+for others; while it works, requests gather. The predictor is called in one thread, which takes the
+next batch itself: a busy loop does not delay it.
+
+There is one exception. The clients of a batch usually ask again once they have their answers. If
+the next call began without them, they would be a second group for ever, and each group would pay
+the fixed cost of a call. So after a batch of several requests the next call waits for as many rows
+as have just been answered, for less time than another call would cost, and only as long as most of
+them do come back in that time: see :class:`ReturningRows`.
 """
 
 from __future__ import annotations
@@ -18,6 +24,11 @@ from typing import Any, Optional, Tuple  # noqa: UP035 (evaluated, Python 3.9)
 
 #: The weight of the latest call in the mean duration.
 _NEWEST = 0.2
+#: How long the next call waits for rows: this share of the fixed cost of a call, no more than these
+#: seconds, and not at all if that is less than a thread needs to wake up.
+_SHARE_OF_COST, _LONGEST_WAIT, _SHORTEST_WAIT = 0.75, 0.005, 0.0002
+#: The share of the rows that must have come back in that time of late.
+_ENOUGH = 0.8
 
 
 class QueueFull(Exception):
@@ -45,6 +56,53 @@ class _WaitingRequest:
 
 #: A request with its result or what was raised.
 _Outcome = Tuple[_WaitingRequest, Any, Optional[BaseException]]  # noqa: UP006, UP045 (Python 3.9)
+
+
+class ReturningRows:
+    """Whether the rows of a batch come back in less time than a call of their own would cost.
+
+    The fixed cost of a call is what is left of the fastest call of the smallest batch without the
+    cost of its rows, which the fastest call of the largest batch shows. The rows that come back are
+    counted after every batch, also if the next call does not wait for them.
+    """
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._fastest: dict[int, float] = {}
+        self._share = 0.0
+        self._answered = self._returned = 0
+        self._end = 0.0
+
+    def record_arrival(self, rows: int, now: float) -> None:
+        """Count the rows of a request."""
+        if now < self._end:
+            self._returned += rows
+
+    def record_call(self, key: Any, rows: int, seconds: float, now: float) -> None:
+        """Begin to count the rows that come back after a call that has ended ``now``.
+
+        What is known of calls is forgotten when their ``key`` changes.
+        """
+        if key != self._key:
+            self._key, self._fastest = key, {}
+        if self._answered:
+            share = min(1.0, self._returned / self._answered)
+            self._share += (share - self._share) * _NEWEST
+        self._fastest[rows] = min(seconds, self._fastest.get(rows, seconds) * (1 + _NEWEST))
+        self._answered, self._returned = rows, 0
+        self._end = now + min(_SHARE_OF_COST * self._estimate_fixed_cost(), _LONGEST_WAIT)
+
+    def _estimate_fixed_cost(self) -> float:
+        few, many = min(self._fastest), max(self._fastest)
+        if few == many:
+            return 0.0
+        by_row = max(0.0, self._fastest[many] - self._fastest[few]) / (many - few)
+        return max(0.0, self._fastest[few] - few * by_row)
+
+    def find_wait(self, now: float) -> float:
+        """Return for how many seconds to wait for the rows of the last call."""
+        wait = self._end - now
+        return wait if self._share >= _ENOUGH and wait >= _SHORTEST_WAIT else 0.0
 
 
 class RequestBatcher:
@@ -83,6 +141,8 @@ class RequestBatcher:
         self._observe = observe
         self._on_stuck = on_stuck
         self._waiting: collections.deque[_WaitingRequest] = collections.deque()
+        self.returning = ReturningRows()
+        self._missing_rows = 0
         self._thread: threading.Thread | None = None
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_idle = False
@@ -119,6 +179,8 @@ class RequestBatcher:
             raise QueueFull(f"{len(self._waiting)} requests wait already", ahead)
         if ahead > self._timeout:
             raise QueueFull(f"requests wait for {ahead:.0f} s", ahead - self._timeout)
+        self.returning.record_arrival(rows, item.start)
+        self._missing_rows -= rows
         self._waiting.append(item)
         self._count += 1
         if not self._is_waking:
@@ -134,8 +196,11 @@ class RequestBatcher:
         return await item.future
 
     def _estimate_wait(self) -> float:
-        rows = sum(item.rows for item in list(self._waiting)) if self._seconds > 0.01 else 0
+        rows = self._count_rows() if self._seconds > 0.01 else 0
         return -(-rows // self._max_rows) * self._seconds
+
+    def _count_rows(self) -> int:
+        return sum(item.rows for item in list(self._waiting))
 
     def _wake_thread(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         """Wake the thread, unless this turn of the loop has brought more requests."""
@@ -143,7 +208,7 @@ class RequestBatcher:
             loop.call_soon(self._wake_thread, loop, self._count)
             return
         self._is_waking = False
-        if self._is_idle:
+        if self._is_idle and self._missing_rows <= 0:
             self._is_idle = False
             self._signals.put(None)
 
@@ -173,15 +238,31 @@ class RequestBatcher:
             self._batch = batch
             outcomes = [*late, *self._call_batch(batch)]
             self._batch = []
+            rows = sum(item.rows for item in batch) if len(batch) > 1 else 0
+            self._missing_rows = min(rows, self._max_rows - self._count_rows())
+            wait = self.returning.find_wait(time.monotonic()) if self._missing_rows > 0 else 0.0
+            if not wait:
+                self._missing_rows = 0
             # Idle before the results are sent: those who get them may ask for more, together.
             self._is_idle = True
-            self._is_idle = is_idle = not self._waiting
+            self._is_idle = is_idle = bool(wait) or not self._waiting
             if outcomes:
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     loop = outcomes[0][0].future.get_loop()
                     loop.call_soon_threadsafe(_finish_requests, outcomes)
             if is_idle:
-                self._signals.get()
+                self._wait_for_requests(wait)
+
+    def _wait_for_requests(self, seconds: float) -> None:
+        """Wait until the rows of the last call are back, but not for long, then for any request."""
+        if seconds:
+            with contextlib.suppress(queue.Empty):
+                return self._signals.get(timeout=seconds)
+            self._missing_rows = 0
+            if self._waiting:
+                self._is_idle = False
+                return None
+        return self._signals.get()
 
     def _take_batch(self) -> tuple[list[_WaitingRequest], list[_Outcome]]:
         """Take the first request, and those behind it that fit together with it.
@@ -232,7 +313,9 @@ class RequestBatcher:
         result = self._call(arguments)
         seconds = time.monotonic() - start
         self._seconds += (seconds - self._seconds) * (_NEWEST if self._seconds else 1)
-        self._observe(sum(item.rows for item in batch), seconds)
+        rows = sum(item.rows for item in batch)
+        self.returning.record_call(batch[0].key, rows, seconds, start + seconds)
+        self._observe(rows, seconds)
         return result
 
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import importlib
+import math
 import os
 import re
 import signal
@@ -29,7 +30,6 @@ from .model import ServedModel
 #: How long a worker that ends accepts connections and answers on those that it has, so that
 #: clients and load balancers see that it ends.
 _LINGER_SECONDS = 5
-_DRAIN_SECONDS = 20  # SageMaker and Kubernetes send SIGKILL 30 seconds after SIGTERM
 _MAX_HEAD = 64 << 10
 #: The exit code of a worker whose predictor hangs.
 _STUCK = 70
@@ -57,7 +57,7 @@ def run_worker(options: argparse.Namespace) -> int:
         lifespan="on",
         server_header=False,
         timeout_keep_alive=options.keep_alive,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_graceful_shutdown=math.ceil(options.timeout),
         backlog=BACKLOG,
     )
     server = _DrainingServer(config, app, options)
@@ -219,5 +219,5 @@ class _DrainingServer(uvicorn.Server):  # type: ignore[misc]
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what has been accepted, then end."""
         if self._grpc is not None:
-            await self._grpc.stop(_DRAIN_SECONDS)
+            await self._grpc.stop(self._options.timeout)
         await super().shutdown(sockets)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.environment.types import Environment, ProjectDigests
-from danlu.errors import OutsideError, ResolveError, Span
+from danlu.errors import OutsideError, ResolveError, Span, UsageError
 from danlu.lang.functions.vscode import EXTENSIONS, LockedExtension, VscodeExtensions
 from danlu.sources.build_context import digest_path
 from danlu.util.retry import RetryPolicy
@@ -164,6 +164,13 @@ def test_file_of_the_project_is_locked_and_stale_when_it_changes(locker: Extensi
     file.write_bytes(make_vsix("me.mine", "0.2.0"))
     digests = ProjectDigests({"mine.vsix": digest_path(locker.project, "mine.vsix")})
     assert EXTENSIONS.is_outdated(environment, pins, digests)
+
+
+def test_damaged_file_of_the_project_is_not_blamed_on_a_mirror(locker: ExtensionLocker) -> None:
+    (locker.project / "mine.vsix").write_bytes(b"junk")
+    with pytest.raises(UsageError, match="cannot read mine") as caught:
+        locker.lock_extensions("mine.vsix")
+    assert "the file in the project is damaged" in caught.value.hint
 
 
 def test_changed_list_of_names_is_stale(

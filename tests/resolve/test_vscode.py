@@ -13,6 +13,7 @@ from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import OutsideError, ResolveError, Span, UsageError
 from danlu.lang.functions.vscode import EXTENSIONS, LockedExtension, VscodeExtensions
 from danlu.sources.build_context import digest_path
+from danlu.util.retry import RetryPolicy
 from tests.fakes.openvsx import FakeExtensionRegistry, make_vsix, serve_registry
 from tests.resolve.section_locker import SectionLocker
 
@@ -207,7 +208,7 @@ def test_two_versions_of_one_extension_are_refused(
 def test_registry_that_is_down_is_an_outside_error_without_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
     locker = ExtensionLocker(tmp_path, "http://user:secret@127.0.0.1:1")
     with pytest.raises(OutsideError) as caught:
         locker.lock_extensions("a.one")

@@ -150,10 +150,30 @@ def test_dry_run_prints_the_manifest(cli: Cli, jobs: FakeJobs) -> None:
     assert "the manifest does not contain train.py: it runs where the image python:3 has" in (
         result.err
     )
+    assert result.out.startswith(
+        "# the manifest does not contain train.py: it runs where the image"
+    )
     job = read_job(read_manifest_file(result.out, "stdout").job, find_framework("pytorch"))
     assert job.name == "demo"
     as_json = cli(*TRAIN, "--framework", "pytorch", "--dry-run", "-o", "json")
     assert json.loads(as_json.out)["kind"] == "PyTorchJob"
+
+
+def test_a_dry_run_says_what_of_this_machine_the_manifest_needs(
+    cli: Cli, jobs: FakeJobs, tmp_path: Path
+) -> None:
+    Path("build.envd").write_text('def build():\n    base(os="debian12")\n')
+    name = "odd\u2028kind: Secret\nname.py"
+    Path(name).write_text("import torch")
+    result = cli("train", name, "--dry-run", "--volume", f"{tmp_path}:/data")
+    assert result.code == 0
+    comments = [line for line in result.out.splitlines() if line.startswith("#")]
+    text = " ".join(line.removeprefix("# ") for line in comments)
+    assert "the manifest does not contain odd kind: Secret name.py" in text
+    assert "is on this machine only: danlu image push" in text
+    assert "its volumes are directories of this machine" in text
+    assert [len(line) <= 100 for line in comments] == [True] * len(comments)
+    assert read_manifest_file(result.out, "stdout").job["kind"] == "PyTorchJob"
 
 
 def test_the_times_of_the_end_are_written_into_the_manifest(cli: Cli, jobs: FakeJobs) -> None:
@@ -182,7 +202,8 @@ def test_a_dry_run_of_a_manifest_is_a_fixed_point(cli: Cli, jobs: FakeJobs) -> N
     first = cli(*TRAIN, "--framework", "pytorch", "--dry-run").out
     Path("job.yaml").write_text(first)
     again = cli("train", "-f", "job.yaml", "--dry-run")
-    assert (again.out, again.err) == (first, "")
+    manifest = "".join(line for line in first.splitlines(True) if not line.startswith("#"))
+    assert (again.out, again.err) == (manifest, "")
 
 
 def test_missing_dependency_exits_with_4(

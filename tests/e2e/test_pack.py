@@ -344,7 +344,9 @@ def test_an_engine_serves_a_model_in_the_background(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["bentoml==1.4.40", "mlserver==1.7.1", "litserve==0.2.19"])
+@pytest.mark.parametrize(
+    "server", ["bentoml==1.4.40", "mlserver==1.7.1", "litserve==0.2.19", "kserve==0.21.0"]
+)
 def test_other_servers_call_the_packed_predictor(linear: Project, server: str) -> None:
     name = server.partition("==")[0]
     refused = linear("pack", "model", "-t", "other:1", "--predictor", "predict.py:Linear",
@@ -366,6 +368,9 @@ def test_other_servers_call_the_packed_predictor(linear: Project, server: str) -
             {"inputs": [{"name": at, "datatype": "FP64", "shape": [1, 2], "data": [1, 1]}]}
             for at in ("rows", "others")
         )
+    elif name == "kserve":
+        path = "/v1/models/other:predict"
+        good, bad = {"instances": good}, {"instances": bad}
     address = url.removeprefix("http://")
     with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
 
@@ -380,6 +385,8 @@ def test_other_servers_call_the_packed_predictor(linear: Project, server: str) -
         if name == "mlserver":
             answer = {item["name"]: item["data"] for item in answer["outputs"]}
             assert answer == {"y": [50.0], "count": [1]}
+        elif name == "kserve":
+            assert answer == {"predictions": {"y": [50.0], "count": 1}}
         else:
             assert answer == {"y": [50.0], "count": 1}
         assert ask(bad)[0] == 400

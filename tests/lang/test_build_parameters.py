@@ -9,7 +9,13 @@ import pytest
 from danlu.commands.project import Project
 from danlu.environment.types import PythonPackages
 from danlu.errors import UsageError
-from danlu.lang.build_parameters import Value, bind_parameters, format_target, parse_target
+from danlu.lang.build_parameters import (
+    Value,
+    bind_parameters,
+    format_target,
+    parse_settings,
+    parse_target,
+)
 from danlu.util.paths import Paths
 
 FILE = """\
@@ -57,6 +63,14 @@ def test_value_has_the_type_of_the_default(setting: str, value: Value) -> None:
     bound = bind_settings(setting)
     assert bound == {name: value}
     assert type(bound[name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [('a="3.12"', "3.12"), ("a='x'", "x"), ('a=""', ""), ('a="', '"'), ("a=\"x'", "\"x'")],
+)
+def test_quotes_around_a_value_are_removed(setting: str, value: str) -> None:
+    assert parse_settings([setting]) == {"a": value}
 
 
 def test_value_that_equals_the_default_selects_no_variant() -> None:

@@ -286,6 +286,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         "io.copy(source='/bin/x', target='/bin/x', image='team/x:1')",
         {"steps": (CopyStep("/bin/x", "/bin/x", "team/x:1"),)},
     ),
+    ("io.http('http://x.org/m.bin')", {"steps": (HttpStep("http://x.org/m.bin"),)}),
     ("io.http('https://x.org/m.bin')", {"steps": (HttpStep("https://x.org/m.bin"),)}),
     (
         f"io.http(url='https://x.org/', checksum='{SUM.upper()}', filename='m')".replace(

@@ -101,6 +101,9 @@ CALLS = [
     ("config.owner(True, 1)", "must be a whole number", "True", ""),
     ("config.entrypoint([])", "no program", "[]", ""),
     ("config.pip_index('example.org')", "invalid URL", "'example.org'", "https://"),
+    ("config.pip_index('')", "invalid URL", "''", "https://"),
+    ("config.repo(' ')", "empty url", "' '", ""),
+    ("io.http('file:///etc/passwd')", "invalid URL", "'file:///etc/passwd'", "https://"),
     ("io.http('https://x.org/')", "has no file name", "'https://x.org/'", "filename"),
     ("io.http('https://x.org/a', filename='../a')", "invalid file name", "filename='../a'", ""),
     (
@@ -184,7 +187,7 @@ def test_uv_takes_the_python_of_the_environment(python: str, uv: str) -> None:
 
 
 # (a file, what the message says, line, what is marked)
-SYNTAX = [
+SYNTAX: list[tuple[str, str, int, str | None]] = [
     ("def build():\n    run(['a'\n", "'[' was never closed", 2, "["),
     ("def build(:\n    pass\n", "syntax error", 1, ":"),
     ("def build():\n    x = 'abc\n", "unterminated string literal", 2, None),
@@ -212,6 +215,35 @@ def test_a_syntax_error_is_marked(text: str, message: str, line: int, mark: str 
     assert error.span is not None
     assert error.span.line == line
     assert mark is None or get_marked_text(error) == mark
+
+
+@pytest.mark.parametrize("line", ["x = 2 ** 3", "@x\n    def f(): pass", "class A: pass"])
+def test_a_construct_of_python_is_referred_to_build_py(line: str) -> None:
+    assert "build.py" in finding(f"def build():\n    {line}\n").hint
+
+
+def test_a_mistake_in_any_language_is_not_referred_to_build_py() -> None:
+    assert finding("def build():\n    x = {1, 2}\n").hint == ""
+    assert finding("def build(:\n    pass\n").hint == ""
+
+
+def test_a_warning_of_python_is_not_the_syntax_error() -> None:
+    assert "'**'" in finding('x = "\\d"\ny = 2 ** 3\n').message
+
+
+@pytest.mark.parametrize(
+    "name", ["all", "enumerate", "hasattr", "load", "reversed", "struct", "zip"]
+)
+def test_misspelt_builtin_is_suggested(name: str) -> None:
+    with pytest.raises(BuildFileError) as caught:
+        body(f"{name}_(1)")
+    assert f"'{name}'" in caught.value.hint
+
+
+def test_attribute_is_searched_where_the_error_is() -> None:
+    with pytest.raises(BuildFileError) as caught:
+        body("x = [struct(cpy=1).cpy, io.cpy]")
+    assert "io has no function 'cpy'" in caught.value.message
 
 
 def test_an_error_in_a_helper_names_its_caller() -> None:

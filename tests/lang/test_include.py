@@ -7,7 +7,9 @@ import pytest
 from danlu.environment.types import IncludeRef, SystemPackages
 from danlu.errors import BuildFileError
 from danlu.lang.evaluation import evaluate
+from danlu.lang.functions.include import INCLUDES, LockedInclude
 from danlu.lang.functions.steps import RunStep
+from danlu.lang.included_repository import list_public_names
 from tests.lang.support import COMMIT, InMemoryLoader, envd, finding, get_marked_text
 
 A, B = "https://example.org/a", "https://example.org/b"
@@ -99,24 +101,17 @@ def test_circular_include_is_refused(files: dict[str, str]) -> None:
     assert error.span is not None
 
 
-READS = [
-    "/etc/passwd",
-    "../../etc/passwd",
-    "../x.envd",
-    "sub/../../x.envd",
-    "..\\\\x",
-    "",
-    "build.envd",
-]
+OUTSIDE = ["/etc/passwd", "../../etc/passwd", "../x.envd", "sub/../../x.envd", "..", "..\\\\x", ""]
 
 
-@pytest.mark.parametrize("path", READS)
-def test_an_included_file_reads_nothing_but_its_repository(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [*((path, "is outside its repository") for path in OUTSIDE), ("build.envd", "not found")],
+)
+def test_an_included_file_reads_nothing_but_its_repository(path: str, reason: str) -> None:
     loader = make_loader({"a.envd": f"load('{path}', 'x')\n"})
     error = read_expected_error(loader)
-    assert (
-        "outside its repository" in error.message or "not found in the repository" in error.message
-    )
+    assert reason in error.message
     assert error.span is not None
     assert error.span.file == f"{A}/a.envd"
     assert loader.asked == ["build.envd", f"{A}@"]
@@ -178,6 +173,28 @@ def test_an_error_in_a_library_has_its_position_and_the_caller() -> None:
 def test_a_name_defined_in_two_files_of_a_library_is_refused() -> None:
     error = read_expected_error(make_loader({"a.envd": "x = 1\n", "b.envd": "x = 2\n"}))
     assert "defines 'x' twice, in a.envd and in b.envd" in error.message
+
+
+def test_names_of_a_lambda_or_comprehension_are_not_exported() -> None:
+    assert list_public_names(
+        "a = [b for b in [1]]\nc = lambda d: {e: 1 for e in d}\nf, (g, _h) = 1, (2, 3)\n"
+        "for i in a:\n    j = i\ndef k(m):\n    n = 1\n"
+    ) == ["a", "c", "f", "g", "i", "j", "k"]
+
+
+def test_lock_is_stale_if_an_include_or_its_commit_changes() -> None:
+    environment = envd(
+        "lib = include('https://example.org/lib', 'v1')\ndef build(): pass\n", lib=""
+    )
+    pin = LockedInclude("https://example.org/lib", "v1", COMMIT)
+    assert not INCLUDES.is_stale(environment, (pin,))
+    for pins in (
+        (),
+        (LockedInclude(pin.url, "v1", "0" * 40),),
+        (LockedInclude(pin.url, "v2", COMMIT),),
+        (pin, LockedInclude("https://example.org/other", "", COMMIT)),
+    ):
+        assert INCLUDES.is_stale(environment, pins)
 
 
 def test_a_library_that_loops_for_ever_costs_no_more_than_its_limit() -> None:

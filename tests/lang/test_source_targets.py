@@ -67,6 +67,18 @@ def test_parameters_select_a_variant_of_the_source(file: str) -> None:
     assert environment.sources["wheel(gpu=True)"].steps[-1] == RunStep(("make gpu=True",))
 
 
+def test_whole_number_is_accepted_for_a_float() -> None:
+    environment = envd(
+        """
+        def tools(rate=0.5, jobs=2):
+            run(["echo %s %d" % (rate, jobs)])
+        def build():
+            io.copy("/a", "/b", source=tools, parameters={"rate": 2, "jobs": 2})
+        """
+    )
+    assert environment.sources["tools(rate=2.0)"].steps == (RunStep(("echo 2.0 2",)),)
+
+
 def test_calls_at_the_top_level_belong_to_every_function() -> None:
     environment = envd(
         """
@@ -166,6 +178,12 @@ def test_source_may_still_be_the_path_as_in_envd() -> None:
             "the value of 'gpu' must be of the type of its default, False",
             "",
             "parameters={'gpu': 'yes'}",
+        ),
+        (
+            "io.copy('/a', '/b', source=other, parameters={1: True})",
+            "has a key that is not a parameter's name: 1",
+            "",
+            "parameters={1: True}",
         ),
         (
             "io.copy('/a', '/b', parameters={'gpu': True})",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from danlu.environment.lock import LockedBase
 from danlu.errors import OutsideError, ResolveError, Span
-from danlu.lang.functions.steps import HTTP_FILES, HttpStep, LockedHttp
+from danlu.lang.functions.steps import HTTP_FILES, CopyStep, HttpStep, LockedHttp, RunStep
 from tests.resolve.section_locker import DistributionSources, SectionLocker
 
 OLD, NEW = (hashlib.sha256(content).hexdigest() for content in (b"old", b"new"))
@@ -64,6 +64,13 @@ def test_a_lock_with_another_checksum_than_the_build_file_is_stale(tmp_path: Pat
     assert is_stale(tmp_path, declare_file(pin.url, NEW), pin)
     assert not is_stale(tmp_path, declare_file(pin.url, OLD), pin)
     assert not is_stale(tmp_path, declare_file(pin.url), pin)
+
+
+def test_other_steps_do_not_make_the_lock_of_files_stale(tmp_path: Path) -> None:
+    pin = LockedHttp("https://h/data", OLD, 3)
+    steps = (RunStep(("make",)), declare_file(pin.url), CopyStep("a", "/b"))
+    environment = replace(SectionLocker(tmp_path, {}).environment(), steps=steps)
+    assert not HTTP_FILES.is_stale(environment, (pin,))
 
 
 def test_a_new_checksum_is_verified_and_replaces_the_locked_file(tmp_path: Path, url: str) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.sandbox import _linux, overlay, secrets
+from danlu.sandbox import _linux, secrets
 from danlu.sandbox.runtime_spec import CAPABILITIES
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
-from tests.sandbox.namespace_process import busybox, run_inside
-from tests.sandbox.trees import read, write
+from tests.sandbox.engine_defaults import MASKED, READ_ONLY
+from tests.sandbox.namespace_process import busybox
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox")]
 
@@ -54,21 +54,6 @@ _POWERS = {
     "CAP_SYS_TIME": 25,
     "CAP_BPF": 39,
 }
-#: OCI runtime engines hide these (containers/common and moby, "maskedPaths").
-MASKED = (
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-)
-READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
 def look(
@@ -259,43 +244,6 @@ def test_network_of_the_machine_is_shared_only_if_asked_for(
     ]
 
 
-# -- each of two defences alone
-
-
-def layer_with_a_device(home: Path) -> Path:
-    layer = write(home / "layer", {"f": "1"})
-    os.mknod(layer / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
-    return layer
-
-
-def is_dead(device: Path) -> bool:
-    try:
-        device.open("rb").close()
-    except PermissionError:
-        return True
-    return False
-
-
-@pytest.mark.needs("root")
-def test_device_node_of_a_layer_does_not_work_in_an_overlay(home: Path) -> None:
-    def act() -> bool:
-        with overlay.mount_root(RootFilesystem((layer_with_a_device(home),)), home) as merged:
-            return is_dead(merged / "zero")
-
-    assert run_inside(act, home=home, ordinary=False)
-
-
-@pytest.mark.needs("root")
-def test_device_node_of_a_layer_does_not_work_in_a_copy(home: Path) -> None:
-    def act() -> bool:
-        target = home / "target"
-        target.mkdir()
-        with overlay.copy_and_mount((layer_with_a_device(home),), target, upper=None):
-            return is_dead(target / "zero")
-
-    assert run_inside(act, home=home, ordinary=False)
-
-
 def test_secrets_are_read_only_memory_and_gone_afterwards(
     run_in_namespace: Forked, home: Path
 ) -> None:
@@ -331,38 +279,3 @@ def test_secrets_are_read_only_memory_and_gone_afterwards(
     assert "Permission denied" in other[0]
     assert {"nosuid", "nodev"} <= flags
     assert remaining == []
-
-
-# -- copies of layers, for where no overlay can be mounted
-
-
-def copy_layers(home: Path, *layers: Mapping[str, object]) -> dict[str, str]:
-    target = home / "target"
-    target.mkdir()
-    for number, entries in enumerate(layers):
-        overlay.copy_layer(write(home / f"layer{number}", entries), target)
-    return {name: text.split()[-1] for name, text in read(target).items()}
-
-
-@pytest.mark.parametrize("kind", ["relative", "absolute", "loop"])
-def test_copy_of_a_directory_over_a_link_does_not_follow_it(
-    run_in_namespace: Forked, home: Path, kind: str
-) -> None:
-    def act() -> tuple[dict[str, str], dict[str, str]]:
-        outside = write(home / "outside", {"secret": "untouched"})
-        target = {"relative": "../outside", "absolute": str(outside), "loop": "d"}[kind]
-        found = copy_layers(home, {"d": f"->{target}"}, {"d/secret": "hostile"})
-        return found, read(outside)
-
-    result, outside = run_in_namespace(act)
-    assert result["d/secret"] == "hostile"
-    assert not result["d"].startswith("->")
-    assert [text.split()[-1] for text in outside.values()] == ["untouched"]
-
-
-def test_copy_of_a_link_over_a_directory_replaces_it(run_in_namespace: Forked, home: Path) -> None:
-    def act() -> dict[str, str]:
-        write(home / "outside", {"secret": "untouched"})
-        return copy_layers(home, {"d/a": "1"}, {"d": "->../outside"})
-
-    assert run_in_namespace(act) == {"d": "->../outside"}

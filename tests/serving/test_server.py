@@ -202,6 +202,20 @@ def test_types_of_outputs(value: Any, datatype: str) -> None:
     assert make_output("y", value).datatype == datatype
 
 
+def test_a_result_that_has_no_form_in_json_is_named() -> None:
+    class Thing:
+        def predict(self, x: int) -> Any:
+            return object() if x else 0
+
+    app = load(Thing(), {"x": 0})
+    for path, body in (
+        ("/invocations", {"x": 1}),
+        (INFER, {"inputs": [tensor("x", "INT64", [1], [1])]}),
+    ):
+        answer = post(app, path, body)
+        assert (answer.status, "predict returned a object" in answer.json["error"]) == (500, True)
+
+
 def test_large_bodies_are_refused() -> None:
     app = load(Double(), [[1.0, 2.0]], ServerOptions(max_body=10))
     assert post(app, INFER, b" " * 11).status == 413

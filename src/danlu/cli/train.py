@@ -143,9 +143,9 @@ def command(
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
     if dry_run:
         missing = describe_missing_parts(planned, options)
-        if missing:
-            print_warning(missing, run.terminal)
-        run.terminal.write_stdout(format_manifest(planned, form or "yaml").rstrip("\n"))
+        for text in missing:
+            print_warning(text, run.terminal)
+        run.terminal.write_stdout(format_manifest(planned, form or "yaml", missing).rstrip("\n"))
         return 0
     if planned.target is not None and planned.target.description:
         run.terminal.info(planned.target.description)

@@ -76,7 +76,7 @@ def _declare_call(env: EnvironmentBuilder, call: FunctionCall, sources: SourceFi
 
 def _find_written_argument(call: FunctionCall, argument: str | int | None) -> str | int | None:
     """Return how an argument is written in the call: its keyword, or its position."""
-    if not isinstance(argument, str) or argument in call.kwargs:
+    if not isinstance(argument, str):
         return argument
     function = FUNCTIONS[call.function]
     for name, value in call.kwargs.items():

@@ -137,9 +137,8 @@ def _syntax_error(message: str, span: Span, sources: SourceFiles) -> BuildFileEr
     unexpected = re.match(r"unexpected (.+?) here, expected one of", message, re.DOTALL)
     if unexpected is not None:
         message = f"unexpected {unexpected[1]}".replace("symbol ", "")
-    hint = (
-        _PYTHON_HINT if message.startswith("invalid input `@`") or "symbol '**'" in message else ""
-    )
+    is_python = message.startswith("invalid input `@`") or message == "unexpected '**'"
+    hint = _PYTHON_HINT if is_python else ""
     return sources.make_error(f"syntax error: {message}", span, hint=hint)
 
 

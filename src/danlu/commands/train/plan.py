@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ from danlu.training.manifest import dump_yaml, read_job, read_manifest_file, wri
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
+
+_COMMENT_WIDTH = 98
 
 
 class PlannedJob(msgspec.Struct, frozen=True):
@@ -213,24 +216,37 @@ def _read_manifest(options: TrainOptions) -> str:
         raise UsageError(f"cannot read manifest {options.file}: {error}") from error
 
 
-def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> str:
-    """Return what the manifest of a script lacks to run where it is applied; empty if nothing."""
+def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> list[str]:
+    """Return what the manifest of a script lacks to run where it is applied."""
     program = options.script or options.module
     if planned.target is None or not program or options.file:
-        return ""
+        return []
     image = planned.target.image
-    return (
+    missing = [
         f"the manifest does not contain {program}: it runs where the image {image} has"
         f" {program} and its packages, or with `danlu train -f JOB.yaml --env DIR`;"
         " `danlu train … --on kubernetes` without --dry-run sends the files itself"
-    )
+    ]
+    if planned.target.project is not None:
+        missing.append(f"the image {image} is on this machine only: danlu image push {image} REF")
+    if options.volumes:
+        missing.append(
+            "its volumes are directories of this machine: nodes of a cluster need claims"
+        )
+    return missing
 
 
-def format_manifest(planned: PlannedJob, form: str) -> str:
-    """Return the manifest as it would be sent to a cluster, as ``yaml`` or ``json``."""
+def format_manifest(planned: PlannedJob, form: str, missing: Sequence[str] = ()) -> str:
+    """Return the manifest as it would be sent to a cluster, as ``yaml`` or ``json``.
+
+    Comments of YAML say what is ``missing``.
+    """
     documents = [*planned.objects.values(), write_job(planned.job)]
     if form == "yaml":
-        return "---\n".join(dump_yaml(dict(document)) for document in documents)
+        # Whatever begins a new line in a name must not end the comment.
+        comments = (textwrap.wrap(" ".join(text.split()), _COMMENT_WIDTH) for text in missing)
+        lines = "".join(f"# {line}\n" for comment in comments for line in comment)
+        return lines + "---\n".join(dump_yaml(dict(document)) for document in documents)
     whole: Mapping[str, Any] = documents[0]
     if len(documents) > 1:
         whole = {"apiVersion": "v1", "kind": "List", "items": documents}

@@ -127,32 +127,31 @@ class ServerApp:
         self.model: ServedModel
         self._batcher: RequestBatcher | None = None
         self._routes = [
-            ("GET", r"/", self._show_page),
-            ("GET", r"/v2", self._describe_server),
-            ("GET", r"/v2/health/live", self._answer_live),
-            ("GET", r"/v2/health/ready", self._answer_ready),
-            ("GET", r"/v2/models/NAME", self._describe_model),
-            ("GET", r"/v2/models/NAME/ready", self._answer_ready),
-            ("POST", r"/v2/models/NAME/infer", self._answer_infer),
-            ("GET", r"/v1/models", self._list_v1),
-            ("GET", r"/v1/models/NAME", self._describe_v1),
-            ("POST", r"/v1/models/NAME:predict", self._predict_v1),
-            ("GET", r"/ping", self._answer_ready),
-            ("POST", r"/invocations", self._answer_invocation),
-            ("GET", r"/metrics", self._show_metrics),
-            ("GET", r"/openapi.json", self._show_openapi),
+            ("GET", "/", self._show_page),
+            ("GET", "/v2", self._describe_server),
+            ("GET", "/v2/health/live", self._answer_live),
+            ("GET", "/v2/health/ready", self._answer_ready),
+            ("GET", "/v2/models/NAME", self._describe_model),
+            ("GET", "/v2/models/NAME/ready", self._answer_ready),
+            ("POST", "/v2/models/NAME/infer", self._answer_infer),
+            ("GET", "/v1/models", self._list_v1),
+            ("GET", "/v1/models/NAME", self._describe_v1),
+            ("POST", "/v1/models/NAME:predict", self._predict_v1),
+            ("GET", "/ping", self._answer_ready),
+            ("POST", "/invocations", self._answer_invocation),
+            ("GET", "/metrics", self._show_metrics),
+            ("GET", "/openapi.json", self._show_openapi),
         ]
-        self._patterns: list[tuple[str, str, re.Pattern[str], Any]] = []
+        #: By path and method: the route and its handler.
+        self._handlers: dict[str, dict[str, tuple[str, Any]]] = {}
 
     def start(self) -> None:
         """Load the model."""
         self.model = self._load()
-        name, version = re.escape(self.model.name), re.escape(self.model.version)
-        found = f"{name}(?:/versions/{version})?"
-        self._patterns = [
-            (method, path, re.compile(re.escape(path).replace("NAME", found)), handler)
-            for method, path, handler in self._routes
-        ]
+        for method, route, handler in self._routes:
+            for name in (self.model.name, f"{self.model.name}/versions/{self.model.version}"):
+                handlers = self._handlers.setdefault(route.replace("NAME", name), {})
+                handlers[method] = route, handler
         self._batcher = RequestBatcher(
             self.model.call,
             merge=self.model.merge,
@@ -227,7 +226,7 @@ class ServerApp:
         """Return the refusal for what a request raised; a fault of the server is logged."""
         if isinstance(error, HttpError):
             return error
-        if isinstance(error, InvalidRequest):
+        if isinstance(error, (InvalidRequest, self.model.invalid_input)):
             return HttpError(400, str(error))
         if isinstance(error, QueueFull):
             return HttpError(503, str(error), {"retry-after": str(error.seconds)})
@@ -237,19 +236,16 @@ class ServerApp:
         return HttpError(500, _describe_error(error))
 
     def _find_route(self, method: str, path: str) -> tuple[str, Any]:
-        if len(path) > 1:
-            path = path.rstrip("/")
-        allowed = []
-        for wanted, name, pattern, handler in self._patterns:
-            if pattern.fullmatch(path):
-                if method == wanted or (method == "HEAD" and wanted == "GET"):
-                    return name, handler
-                allowed.append(wanted)
-        if allowed:
-            raise HttpError(405, f"use {allowed[0]}", {"allow": allowed[0]})
-        if path.startswith(("/v1/models/", "/v2/models/")):
-            raise HttpError(404, f"the model here is {self.model.name}")
-        raise HttpError(404, f"there is no {path[:100]}")
+        handlers = self._handlers.get(path.rstrip("/") or "/")
+        if handlers is None:
+            if path.startswith(("/v1/models/", "/v2/models/")):
+                raise HttpError(404, f"the model here is {self.model.name}")
+            raise HttpError(404, f"there is no {path[:100]}")
+        found = handlers.get("GET" if method == "HEAD" else method)
+        if found is None:
+            (allowed,) = handlers
+            raise HttpError(405, f"use {allowed}", {"allow": allowed})
+        return found
 
     # -- what the server is -----------------------------------------------------------------------
 
@@ -322,10 +318,7 @@ class ServerApp:
     async def _predict_for(self, convert: Callable[[Any], dict[str, Any]], value: Any) -> Any:
         """Return the predictor's result for the value of a request."""
         assert self._batcher is not None
-        try:
-            arguments = convert(value)
-        except self.model.invalid_input as error:
-            raise HttpError(400, str(error)) from error
+        arguments = convert(value)
         rows, key = self.model.measure_rows(arguments) if self.model.batches else (1, None)
         try:
             return await self._batcher.submit(arguments, rows=rows, key=key)
@@ -340,10 +333,7 @@ class ServerApp:
     ) -> list[OutputTensor]:
         """Return the outputs that a request of the Open Inference Protocol asks for."""
         result = await self._predict_for(self.model.convert_tensors, tensors)
-        try:
-            return select_outputs(self.model.list_outputs(result), request)
-        except TypeError as error:
-            raise HttpError(500, str(error)) from error
+        return select_outputs(self.model.list_outputs(result), request)
 
     async def _answer_infer(self, scope: Scope, receive: Receive) -> ServerAnswer:
         body = await self._read_body(scope, receive)
@@ -376,13 +366,13 @@ class ServerApp:
         form = next((name for name in forms if isinstance(value, dict) and name in value), "")
         if not form or form in self.model.schema["inputs"]:
             result = await self._predict_for(self.model.convert_input, value)
-            return _json_response(self._encode_result(result))
+            return _json_response(self.model.encode_result(result))
         content = value[form]
         if form == "dataframe_split":
             content = _read_split(content)
         if form == "inputs":
             result = await self._predict_for(self.model.convert_input, content)
-            return _json_response({"predictions": self._encode_result(result)})
+            return _json_response({"predictions": self.model.encode_result(result)})
         if not isinstance(content, list):
             raise HttpError(400, f"{form} must be a list")
         if form != "instances":
@@ -405,34 +395,25 @@ class ServerApp:
             value = {names[0]: rows}
         else:
             raise HttpError(400, f"an instance must be an object with {', '.join(names)}")
-        return self._encode_result(await self._predict_for(self.model.convert_input, value))
-
-    def _encode_result(self, result: Any) -> Any:
-        try:
-            return self.model.encode_result(result)
-        except TypeError as error:
-            raise HttpError(500, str(error)) from error
+        return self.model.encode_result(await self._predict_for(self.model.convert_input, value))
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         coding = _find_header(scope, b"content-encoding")
         if coding not in ("", "identity"):
             raise HttpError(415, f"the content encoding {coding!r} is not supported")
-        limit = self._options.max_body
         length = _find_header(scope, b"content-length")
-        if length.isdigit() and int(length) > limit:
-            raise HttpError(413, f"the body has more than {limit} bytes")
-        parts, size = [], 0
-        while True:
+        size = int(length) if length.isdigit() else 0
+        body, is_complete = bytearray(), False
+        while size <= self._options.max_body and not is_complete:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise HttpError(400, "the client has gone")
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise HttpError(413, f"the body has more than {limit} bytes")
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
+            body += message.get("body", b"")
+            is_complete = not message.get("more_body")
+            size = len(body)
+        if size > self._options.max_body:
+            raise HttpError(413, f"the body has more than {self._options.max_body} bytes")
+        return bytes(body)
 
 
 def _read_split(content: Any) -> list[Any]:
@@ -449,10 +430,8 @@ def _read_split(content: Any) -> list[Any]:
 
 
 def _find_header(scope: Scope, name: bytes) -> str:
-    for key, value in scope["headers"]:
-        if key.lower() == name:
-            return bytes(value).decode("latin-1")
-    return ""
+    value: bytes = dict(scope["headers"]).get(name, b"")
+    return value.decode("latin-1")
 
 
 def _describe_object(key: str, schema: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035 (msgspec evaluates them, Python 3.9)
 
 import msgspec
@@ -96,54 +97,49 @@ def add_input(tensors: dict[str, Any], item: RequestInput, binary: bytes | None 
     """
     if item.name in tensors:
         raise InvalidRequest(f"input {item.name!r} is there twice")
-    tensors[item.name] = _decode_json(item) if binary is None else _decode_binary(item, binary)
+    try:
+        count = _count_elements(item.shape)
+        array = _decode_json(item) if binary is None else _decode_binary(item, binary)
+        if array.size != count:
+            raise ValueError(f"{array.size} elements do not have the shape {item.shape}")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"input {item.name!r}: {error}") from error
+    tensors[item.name] = array.reshape(item.shape)
 
 
-def _count_elements(item: RequestInput) -> int:
+def _count_elements(shape: list[int]) -> int:
     # NumPy multiplies the lengths other than 0, with the size of an element.
-    size = math.prod(length or 1 for length in item.shape)
-    if min(item.shape, default=0) < 0 or len(item.shape) > _MAX_RANK or size >= 1 << 59:
-        raise InvalidRequest(f"input {item.name!r}: invalid shape {item.shape}")
-    return 0 if 0 in item.shape else size
+    size = math.prod(length or 1 for length in shape)
+    if min(shape, default=0) < 0 or len(shape) > _MAX_RANK or size >= 1 << 59:
+        raise ValueError(f"invalid shape {shape}")
+    return 0 if 0 in shape else size
 
 
-def _find_dtype(item: RequestInput) -> np.dtype[Any]:
-    if item.datatype not in DTYPES:
+def _find_dtype(datatype: str) -> np.dtype[Any]:
+    if datatype not in DTYPES:
         names = ", ".join((*DTYPES, "BYTES"))
-        raise InvalidRequest(f"input {item.name!r}: datatype {item.datatype!r} is not of {names}")
-    return np.dtype(DTYPES[item.datatype])
+        raise ValueError(f"datatype {datatype!r} is not of {names}")
+    return np.dtype(DTYPES[datatype])
 
 
 def _decode_json(item: RequestInput) -> Any:
-    count = _count_elements(item)
     if not isinstance(item.data, list):
-        raise InvalidRequest(f"input {item.name!r}: data must be a list")
-    try:
-        if item.datatype == "BYTES":
-            is_base64 = item.parameters.get("content_type") == "base64"
-            flat = [_decode_text(text, is_base64) for text in _flatten_lists(item.data)]
-            array = np.empty(len(flat), object)
-            array[:] = flat
-        else:
-            dtype = _find_dtype(item)
-            array = np.asarray(item.data)
-            if array.dtype.kind not in ("b" if dtype.kind == "b" else "iuf") and array.size:
-                raise ValueError("the elements are of another type")
-            if array.dtype.kind == "f" and dtype.kind in "iu":
-                raise ValueError("the elements are not integers")
-            if dtype.kind in "iu" and array.size:
-                limits = np.iinfo(dtype)
-                if int(array.min()) < limits.min or int(array.max()) > limits.max:
-                    raise ValueError(f"an element is out of the range of {item.datatype}")
-            with np.errstate(over="ignore"):  # infinity, as in the binary form
-                array = array.astype(dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"input {item.name!r}: {error}") from error
-    if array.size != count:
-        raise InvalidRequest(
-            f"input {item.name!r}: {array.size} elements do not have the shape {item.shape}"
-        )
-    return array.reshape(item.shape)
+        raise TypeError("data must be a list")
+    if item.datatype == "BYTES":
+        is_base64 = item.parameters.get("content_type") == "base64"
+        return _make_bytes([_decode_text(text, is_base64) for text in _flatten_lists(item.data)])
+    dtype = _find_dtype(item.datatype)
+    array = np.asarray(item.data)
+    if array.dtype.kind not in ("b" if dtype.kind == "b" else "iuf") and array.size:
+        raise ValueError("the elements are of another type")
+    if array.dtype.kind == "f" and dtype.kind in "iu":
+        raise ValueError("the elements are not integers")
+    if dtype.kind in "iu" and array.size:
+        limits = np.iinfo(dtype)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise ValueError(f"an element is out of the range of {item.datatype}")
+    with np.errstate(over="ignore"):  # infinity, as in the binary form
+        return array.astype(dtype)
 
 
 def _flatten_lists(data: list[Any]) -> list[Any]:
@@ -171,34 +167,21 @@ def _decode_text(text: Any, is_base64: bool) -> bytes:
 
 
 def _decode_binary(item: RequestInput, data: bytes) -> Any:
-    count = _count_elements(item)
-    if item.datatype == "BYTES":
-        array = np.empty(0, object)
-        found, place = [], 0
-        while place < len(data):
-            if len(data) - place < _LENGTH.size:
-                raise InvalidRequest(f"input {item.name!r}: its binary data are cut off")
-            (length,) = _LENGTH.unpack_from(data, place)
-            place += _LENGTH.size
-            if length > len(data) - place:
-                raise InvalidRequest(f"input {item.name!r}: its binary data are cut off")
-            found.append(data[place : place + length])
-            place += length
-        array = np.empty(len(found), object)
-        array[:] = found
-    else:
-        dtype = _find_dtype(item).newbyteorder("<")
+    if item.datatype != "BYTES":
+        dtype = _find_dtype(item.datatype).newbyteorder("<")
+        count = _count_elements(item.shape)
         if len(data) != count * dtype.itemsize:
-            raise InvalidRequest(
-                f"input {item.name!r}: {len(data)} bytes are not {count} elements of"
-                f" {item.datatype}"
-            )
-        array = np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))
-    if array.size != count:
-        raise InvalidRequest(
-            f"input {item.name!r}: {array.size} elements do not have the shape {item.shape}"
-        )
-    return array.reshape(item.shape)
+            raise ValueError(f"{len(data)} bytes are not {count} elements of {item.datatype}")
+        return np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))
+    elements, place = [], 0
+    while place < len(data):
+        start = place + _LENGTH.size
+        if start <= len(data):
+            place = start + _LENGTH.unpack_from(data, start - _LENGTH.size)[0]
+        if not start <= place <= len(data):
+            raise ValueError("its binary data are cut off")
+        elements.append(data[start:place])
+    return _make_bytes(elements)
 
 
 # -- outputs --------------------------------------------------------------------------------------
@@ -242,7 +225,7 @@ def make_output(name: str, value: Any) -> OutputTensor:
     return OutputTensor(name, array.reshape(1) if array.ndim == 0 else array)
 
 
-def _make_bytes(values: list[bytes | str]) -> Any:
+def _make_bytes(values: Sequence[bytes | str]) -> Any:
     array = np.empty(len(values), object)
     array[:] = [item.encode() if isinstance(item, str) else item for item in values]
     return array

@@ -26,6 +26,7 @@ from danlu.lang.functions.r import R_PACKAGES, RPackages
 from danlu.lang.functions.rstudio import RStudioServer
 from danlu.lang.functions.rust import RustToolchain
 from danlu.sources.mirrors import fetch_archive
+from danlu.util.retry import RetryPolicy
 from tests.resolve.section_locker import SectionLocker
 
 SPAN = Span("build.envd", 3)
@@ -139,7 +140,7 @@ def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for language in LANGUAGES.values():
         monkeypatch.delenv(f"DANLU_MIRROR_{language.mirror.upper()}", raising=False)
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
 
 
 def find_error(

@@ -38,6 +38,7 @@ def test_file_over_a_directory_hides_it_and_vice_versa(tmp_path: Path) -> None:
     assert text(view, "/d") == "file"
     assert text(view, "/d/x") is None
     assert text(view, "/f/y") == "y"
+    assert view.entry(("f",)) == str(tmp_path / "l2/f")
 
 
 def test_links_are_followed_inside_the_root_only(tmp_path: Path) -> None:

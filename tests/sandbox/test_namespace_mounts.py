@@ -6,36 +6,19 @@ test_confinement.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from danlu.errors import MachineError, UsageError
-from danlu.sandbox import mounts, overlay, secrets, userns
+from danlu.sandbox import _linux, mounts, overlay, secrets, userns
 from danlu.sandbox.types import DeviceNode, RootFilesystem
-from tests.sandbox.namespace_process import run_inside
+from tests.sandbox.conftest import Inside
 from tests.sandbox.trees import GONE, read, write
-
-Inside = Callable[[Callable[[], Any]], Any]
-
-
-@pytest.fixture
-def inside(home: Path) -> Inside:
-    """Run a function in a mount namespace; an ordinary account gets a user namespace too."""
-
-    def run(function: Callable[[], Any]) -> Any:
-        try:
-            return run_inside(function, home=home, ordinary=False)
-        except AssertionError as error:
-            if os.geteuid() != 0 and "MachineError" in str(error):
-                pytest.skip("needs user namespaces")
-            raise
-
-    return run
 
 
 def flags_of(place: Path) -> set[str]:
@@ -157,7 +140,17 @@ def test_dev_has_the_harmless_devices_only(inside: Inside, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/dev/null", "/dev/pts/1", "/dev/fd", "/dev/../etc/x", "/etc/x", "/dev/a//b", "/dev/"]
+    "path",
+    [
+        "/dev/null",
+        "/dev/pts/1",
+        "/dev/fd",
+        "/dev/../etc/x",
+        "/etc/x",
+        "/dev/a//b",
+        "/dev/",
+        "/dev/./null",
+    ],
 )
 def test_device_cannot_replace_one_of_the_container_or_lie_outside(
     inside: Inside, home: Path, path: str
@@ -255,6 +248,30 @@ def test_root_of_a_container_has_no_devices(inside: Inside, home: Path) -> None:
     assert "nodev" in copied
     assert "nodev" in mounted
     assert mode == 0o755
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_older_kernel_mounts_the_layers_too(
+    inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    layers = tuple(write(home / f"layer{n}", {f"f{n}": "1", "top": str(n)}) for n in range(count))
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSYS, "no such system call")
+
+    monkeypatch.setattr(_linux, "mount_overlay", refuse)
+
+    def act() -> tuple[dict[str, str], set[str], str]:
+        directory = os.getcwd()
+        with overlay.mount_root(RootFilesystem(layers), home) as merged:
+            found, flags = read(merged), flags_of(merged)
+        assert os.getcwd() == directory
+        return found, flags, found["top"].split()[-1]
+
+    found, flags, top = inside(act)
+    assert len(found) == count + 1
+    assert top == str(count - 1)
+    assert "nodev" in flags
 
 
 # -- copies of layers, for where no overlay can be mounted

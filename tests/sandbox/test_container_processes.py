@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from danlu.sandbox.container_processes import (
-    child_pids,
     find_container_init,
     handles_signal,
     is_program_running,
-    list_descendants,
     read_cmdline,
 )
+from danlu.util.process_tree import child_pids, list_descendants
 
 
 @contextmanager

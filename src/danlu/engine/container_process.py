@@ -22,6 +22,7 @@ from danlu.util.spawn import spawn_process
 # Seconds for the last output of a killed program, and for the OCI runtime to start one.
 _DRAIN_TIMEOUT, _START_TIMEOUT = 1.0, 30.0
 _POLL_SECONDS = 0.004
+_MAX_SEARCHES = 20
 
 
 def spawn_session(
@@ -124,8 +125,16 @@ class ContainerProcess:
     async def hang_up(self) -> None:
         """Send SIGHUP to the program's session, as when its terminal is closed."""
         program = self.pid
-        if program is not None:
-            send_signal(procfs.find_processes(program, b"", orphanage=None), signal.SIGHUP)
+        if program is None:
+            return
+        reached: set[int] = set()
+        # Again for those that were forked while the others were searched for.
+        for _ in range(_MAX_SEARCHES):
+            found = set(procfs.find_processes(program, b"", orphanage=None)) - reached
+            if not found:
+                break
+            send_signal(found, signal.SIGHUP)
+            reached |= found
 
     def _reap_keeper(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)

@@ -66,6 +66,17 @@ def test_file_without_a_strong_hash_is_unverified(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"],
+)
+def test_notes_of_the_installer_are_not_content(tmp_path: Path, name: str) -> None:
+    write_wheel(tmp_path, {f"{SITE}/mine.py": b"x"})
+    before = examine_tree(tmp_path, describe({}), SCHEME, ())
+    write_wheel(tmp_path, {f"{INFO}/{name}": b"x"})
+    assert examine_tree(tmp_path, describe({}), SCHEME, ()) == before
+
+
 def test_scripts_of_the_installer_are_no_evidence(tmp_path: Path) -> None:
     launcher, script = "bin/run", "bin/tool"
     entry_points = b"[console_scripts]\nrun = mine:main\n"

@@ -205,6 +205,9 @@ def test_directories_and_repositories_of_a_pylock_are_built(project: Project) ->
         f'url = "{(project.directory / "repository").as_uri()}" }}\n'
     )
     project.write('install.python_packages(requirements="pylock.toml")')
+    # The versions of repositories and directories are known only once they have been built.
+    locked = project("lock").stderr
+    assert re.search(rf"^locked Python packages mine lib, .*theirs {commit[:12]}", locked, re.M)
     code = "import mine, theirs; print(mine.WORD, theirs.WORD)"
     assert project.run("python", "-c", code) == "first first"
     assert "up to date" in project("build", "--frozen", "--offline").stderr

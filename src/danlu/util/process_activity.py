@@ -6,7 +6,6 @@ import io
 import math
 import os
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeVar
 
 from danlu.errors import TemporaryError
+from danlu.util.process_tree import list_descendants, send_signal
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -201,9 +201,7 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
 
 def kill_process_tree(process: int) -> None:
     """Kill a process and its descendants."""
-    for member in list_process_tree(process):
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
+    send_signal([process, *list_descendants(process)])
 
 
 def read_activity(process: int) -> tuple[int, int]:
@@ -214,7 +212,7 @@ def read_activity(process: int) -> tuple[int, int]:
     when a descendant ends. What cannot be read, because the process has ended, counts as 0.
     """
     transferred = ticks = 0
-    for member in list_process_tree(process):
+    for member in (process, *list_descendants(process)):
         try:
             with open(f"/proc/{member}/io", "rb") as file:
                 transferred += sum(map(int, re.findall(rb"[rw]char: (\d+)", file.read())))
@@ -224,16 +222,3 @@ def read_activity(process: int) -> tuple[int, int]:
             continue
         ticks += int(user) + int(system)
     return transferred, ticks // os.sysconf("SC_CLK_TCK")
-
-
-def list_process_tree(process: int) -> list[int]:
-    """Return a process and its descendants."""
-    found = [process]
-    for parent in found:  # grows
-        try:
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{thread}/children") as file:
-                    found += map(int, file.read().split())
-        except OSError:
-            continue
-    return found

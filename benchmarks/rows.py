@@ -14,6 +14,7 @@ ROWS = {
     "cold": "first build, base image present, nothing downloaded",
     "first": "first build, base image present, downloads kept where the builder can",
     "nothing": "nothing changed",
+    "nothing-saved": "nothing changed, build file saved again",
     "write": "write the image after adding a package",
     "bytes": "bytes that the added package adds to the image",
     "add-locked": "add one small package, lock given",

@@ -11,9 +11,9 @@
 
 A mutant is the source with one small error: a negated condition, another comparison, a `raise`,
 `return` or call that is missing, another constant, a missing element or flag. It is *killed* if a
-quick test fails, and *survives* if all pass. First all tests run once on
-the unchanged code, and the functions that each of them calls are recorded; then each mutant is run
-against the tests that call its function.
+quick test fails, and *survives* if all pass. First all tests run once on the unchanged code, and
+the functions that each of them calls, also in forked children, are recorded; then each mutant is
+run against the tests that call its function. Why not mutmut: docs/architecture/decisions.md.
 
 The sample depends on a hash of each mutant's name, so it stays the same when other code changes.
 Whether a survivor is *equivalent* (no test can tell it from the original) is recorded with a reason
@@ -48,6 +48,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/danlu")
@@ -72,7 +73,9 @@ class MutatedPackage:
 PACKAGES = {
     "oci": MutatedPackage(("oci",), ("tests/oci",)),
     "sources": MutatedPackage(
-        ("sources", "util/safe_paths.py"), ("tests/sources", "tests/util"), sample=0.035
+        ("sources", "util/safe_paths.py"),
+        ("tests/sources", "tests/util/test_safe_paths.py", "tests/resolve"),
+        sample=0.035,
     ),
     "store": MutatedPackage(("store",), ("tests/store",)),
     "lang": MutatedPackage(
@@ -80,10 +83,13 @@ PACKAGES = {
         (
             *("tests/lang", "tests/assemble", "tests/resolve/test_toolchains.py"),
             *("tests/resolve/test_vscode.py", "tests/resolve/test_http_files.py"),
-            "tests/resolve/test_julia_packages.py",
+            *("tests/resolve/test_julia_packages.py", "tests/resolve/test_r_packages.py"),
+            "tests/resolve/test_copied_images.py",
         ),
     ),
-    "sandbox": MutatedPackage(("sandbox",), ("tests/sandbox",)),
+    "sandbox": MutatedPackage(
+        ("sandbox",), ("tests/sandbox", "tests/sources/test_pypi_indexes.py")
+    ),
     "resolve": MutatedPackage(
         ("resolve/lockfile.py", "resolve/python/pylock.py", "resolve/python/packages.py"),
         ("tests/resolve",),
@@ -403,12 +409,16 @@ class FunctionRecorder:
         self._source = f"{source}/"
         # In memory that is shared with forked children: those of danlu close all files.
         self._called = mmap.mmap(-1, SLOTS)
+        self._seen: set[CodeType] = set()
         self.slots: dict[str, list[int]] = {}
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
 
     def _trace_call(self, frame: object, event: str, argument: object) -> None:
         code = frame.f_code  # type: ignore[attr-defined]
+        if code in self._seen:
+            return
+        self._seen.add(code)
         if code.co_filename.startswith(self._source) and code.co_name != "<module>":
             file = code.co_filename[len(self._source) :]
             parts = code.co_qualname.replace("<locals>.", "").split(".")
@@ -417,6 +427,7 @@ class FunctionRecorder:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._called[:] = bytes(SLOTS)
+        self._seen.clear()
         sys.settrace(self._trace_call)
         threading.settrace(self._trace_call)
 
@@ -573,17 +584,24 @@ class MutationBench:
 
 
 def choose_tests(mutant: SourceMutant, calls: RecordedCalls) -> list[str]:
-    """Return the tests that call the mutant's function, or else its module, fastest first."""
+    """Return the tests that call the mutant's function, or else its module, fastest first.
+
+    For a constant of a module they are followed by the others, which may read it.
+    """
     module = str(Path(mutant.module).relative_to(SOURCE))
     seconds = calls.seconds
-    exact = [
-        test for test, slots in calls.slots.items() if slot_of(module, mutant.function) in slots
-    ]
-    near = [test for test, slots in calls.slots.items() if slot_of(module, "") in slots]
+    fastest = sorted(seconds, key=lambda test: seconds[test])
+    exact, near = (
+        [test for test in fastest if slot_of(module, name) in calls.slots.get(test, ())]
+        for name in (mutant.function, "")
+    )
+    ranked = exact or near or fastest
+    if mutant.function == "module":
+        ranked = list(dict.fromkeys([*near, *fastest]))
     chosen: list[str] = []
     spent = 0.0
-    for test in sorted(exact or near or seconds, key=lambda name: seconds.get(name, 0)):
-        spent += seconds.get(test, 0)
+    for test in ranked:
+        spent += seconds[test]
         if spent > TEST_BUDGET and chosen:
             break
         chosen.append(test)

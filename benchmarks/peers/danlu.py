@@ -35,6 +35,8 @@ class DanluPeer:
             raise PeerMissingError("no danlu next to this Python: make setup")
         # `inside` returns only a command line, so the home is set in this process's environment.
         os.environ.update(self.environment)
+        # Users' machines cache byte code.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         base = self.directory / "base"
         base.mkdir(parents=True)
         (base / "build.envd").write_text(BASE)

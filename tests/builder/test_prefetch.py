@@ -10,7 +10,11 @@ import pytest
 
 from danlu.builder.embedded import preflight
 from danlu.builder.embedded.build import solve
-from danlu.builder.embedded.preflight import preload_http_client, start_wheel_prefetch
+from danlu.builder.embedded.preflight import (
+    list_unsolved,
+    preload_http_client,
+    start_wheel_prefetch,
+)
 from danlu.builder.types import SolveRequest
 from danlu.environment.types import PythonPackages
 from danlu.errors import ChecksumError, MachineError, OutsideError
@@ -57,8 +61,9 @@ def build(
     """Build ``ops`` after a prefetch for ``begin``, by default for them; return the layers."""
     expected, asked = graph(*ops), request(builder, fresh=fresh)
     store, paths = builder.store, builder.paths
+    unsolved = list_unsolved(begin or expected, store, fresh=fresh)
     with start_wheel_prefetch(
-        begin or expected, asked, store=store, paths=paths, config=Configuration()
+        unsolved, asked, store=store, paths=paths, config=Configuration()
     ) as ahead:
 
         async def work() -> tuple[Layer, ...]:
@@ -105,7 +110,11 @@ def test_no_prefetch_for_files_of_the_project(builder: WheelBuilder, calls: Path
     local = builder.op(make_wheel(builder.project, "l", files={"l.py": ""}), "local", "")
     asked = request(builder)
     with start_wheel_prefetch(
-        graph(a, local), asked, store=builder.store, paths=builder.paths, config=Configuration()
+        list_unsolved(graph(a, local), builder.store),
+        asked,
+        store=builder.store,
+        paths=builder.paths,
+        config=Configuration(),
     ) as ahead:
         assert ahead is None
     assert lines(calls) == []
@@ -154,7 +163,11 @@ def test_prefetch_failure_is_reported_by_the_build(
 
     monkeypatch.setattr(uv, "find_uv", missing)
     with start_wheel_prefetch(
-        graph(a), request(builder), store=builder.store, paths=builder.paths, config=Configuration()
+        list_unsolved(graph(a), builder.store),
+        request(builder),
+        store=builder.store,
+        paths=builder.paths,
+        config=Configuration(),
     ) as ahead:
         assert ahead is None
     with pytest.raises(MachineError, match="uv is missing"):
@@ -170,7 +183,11 @@ def test_unused_prefetch_is_killed(
     program.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: program)
     with start_wheel_prefetch(
-        graph(a), request(builder), store=builder.store, paths=builder.paths, config=Configuration()
+        list_unsolved(graph(a), builder.store),
+        request(builder),
+        store=builder.store,
+        paths=builder.paths,
+        config=Configuration(),
     ) as ahead:
         assert ahead is not None
         while not pid.exists():
@@ -190,7 +207,11 @@ def test_cancelling_does_not_wait_for_the_prefetch(
     program.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: program)
     with start_wheel_prefetch(
-        graph(a), request(builder), store=builder.store, paths=builder.paths, config=Configuration()
+        list_unsolved(graph(a), builder.store),
+        request(builder),
+        store=builder.store,
+        paths=builder.paths,
+        config=Configuration(),
     ) as ahead:
         assert ahead is not None
 
@@ -221,7 +242,7 @@ def test_http_client_is_loaded_ahead_only_if_a_file_must_be_downloaded(
         cached.parent.mkdir(parents=True)
         cached.touch()
     asked = SolveRequest(project=builder.project, offline=offline)
-    preload_http_client(graph(file), asked, builder.store, builder.paths)
+    preload_http_client(list_unsolved(graph(file), builder.store), asked, builder.paths)
     assert bool(started) is loaded
-    preload_http_client(graph(), asked, builder.store, builder.paths)
+    preload_http_client(list_unsolved(graph(), builder.store), asked, builder.paths)
     assert bool(started) is loaded

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.builder.embedded.preflight import require_subordinate_ids
+from danlu.builder.embedded.preflight import list_unsolved, require_subordinate_ids
 from danlu.errors import MachineError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import AptInstall, Bootstrap, Exec, FileEntry, Files, Op, Platform
@@ -45,7 +45,7 @@ def test_ops_with_other_users_need_subordinate_ids(
 ) -> None:
     monkeypatch.setattr(userns, "has_single_id", lambda: True)
     with pytest.raises(MachineError, match=f"{what}.* needs subordinate user ids"):
-        require_subordinate_ids(graph_of(op), store)
+        require_subordinate_ids(list_unsolved(graph_of(op), store))
 
 
 @pytest.mark.parametrize("op", [op for op, _ in NEEDY])
@@ -53,10 +53,10 @@ def test_account_with_subordinate_ids_can_build_anything(
     store: Store, monkeypatch: pytest.MonkeyPatch, op: Op
 ) -> None:
     monkeypatch.setattr(userns, "has_single_id", lambda: False)
-    require_subordinate_ids(graph_of(op), store)
+    require_subordinate_ids(list_unsolved(graph_of(op), store))
 
 
 @pytest.mark.parametrize("op", [step(0), Files((FileEntry("/a", content="x"),), epoch=1)])
 def test_ops_of_root_need_one_id(store: Store, monkeypatch: pytest.MonkeyPatch, op: Op) -> None:
     monkeypatch.setattr(userns, "has_single_id", lambda: True)
-    require_subordinate_ids(graph_of(op), store)
+    require_subordinate_ids(list_unsolved(graph_of(op), store))

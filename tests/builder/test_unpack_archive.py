@@ -16,6 +16,7 @@ from danlu.graph.ops import UnpackArchive
 from danlu.sources.mirrors import VENDORS, fetch_archive, list_mirrors
 from danlu.store import Layer
 from danlu.util.config import Configuration, MirrorConfig
+from danlu.util.retry import RetryPolicy
 from tests.builder.wheels import WheelBuilder
 from tests.oci.test_extract import archive
 
@@ -107,7 +108,7 @@ def test_an_archive_that_no_mirror_has_is_an_error_with_the_settings(tmp_path: P
 def test_a_password_of_a_mirror_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
     with pytest.raises(OutsideError) as failure:
         fetch(tmp_path, "http://user:secret@127.0.0.1:1/x")
     error = failure.value

@@ -36,7 +36,7 @@ def test_other_command_lines_are_left_to_the_program(words: str) -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_request_is_that_of_the_program(terminal: bool) -> None:
-    args = ("printf", "%s", 'é "')
+    args = ("printf", "%s", 'é "', "\\ \n\t\x1f\x7f\u2028", "😀", "")
     request = terminal_request(args) if terminal else ExecRequest(args)
     both = encode_exec_request(args, terminal=terminal), encode_exec(request)
     first, second = (msgspec.json.decode(data, type=StartExecRequest) for data in both)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
-from danlu.builder.embedded.preflight import find_foreign_step
+from danlu.builder.embedded.preflight import find_foreign_step, list_unsolved
 from danlu.commands.build import build
 from danlu.commands.build_request import (
     BuildOptions,
@@ -96,8 +96,8 @@ def test_only_the_tools_of_a_foreign_build_are_executed(tmp_path: Path) -> None:
     assert {"ForeignAptInstall", "ForeignBootstrap"} < {v.op.op_name() for v in graph.walk()}
     untooled = assemble(environment, make_section(ARM64), platform=ARM64)
     with Store.open(tmp_path / "store") as store:
-        assert find_foreign_step(graph, store) is None
-        vertex = find_foreign_step(untooled, store)
+        assert find_foreign_step(graph, list_unsolved(graph, store)) is None
+        vertex = find_foreign_step(untooled, list_unsolved(untooled, store))
     assert vertex is not None
     assert vertex.op.op_name() == "AptInstall"
 

@@ -35,7 +35,7 @@ DOWN = "http://ada:hunter2@127.0.0.1:9"
 
 #: The program without pauses between its attempts to connect.
 PROGRAM = (
-    "import sys, danlu.sources.http as http; http._RETRY_SECONDS = 0;"
+    "import sys, danlu.sources.http as http; http._RETRY_POLICY = http.RetryPolicy(4, 0);"
     " from danlu.cli.__main__ import main; sys.exit(main())"
 )
 

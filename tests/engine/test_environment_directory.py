@@ -39,6 +39,7 @@ from danlu.engine.environment_directory import (
     lock_environment,
 )
 from danlu.errors import StoreError, UsageError
+from danlu.sandbox.types import Mount
 from tests.jobs.containers.engine_rig import paths_of
 
 
@@ -287,6 +288,17 @@ def make_project(directory: Path) -> Project:
     directory.mkdir(parents=True)
     (directory / "build.envd").write_text("def build():\n    base(dev=True)\n")
     return Project.open(None, directory=directory)
+
+
+def test_mounts_that_an_older_version_recorded_are_read(tmp_path: Path) -> None:
+    environment = EnvironmentDirectory(tmp_path / "box")
+    environment.directory.mkdir()
+    mount = Mount("/data", tmp_path / "data", readonly=True)
+    environment.write_spec(msgspec.structs.replace(spec_of("box"), mounts=(mount,)))
+    recorded = json.loads(environment.spec_file.read_text())
+    recorded["mounts"] = [{"source": str(mount.source), "target": "/data", "readonly": True}]
+    environment.spec_file.write_text(json.dumps(recorded))
+    assert environment.read_spec().mounts == (mount,)
 
 
 def test_a_renamed_environment_is_still_that_of_its_project(tmp_path: Path) -> None:

@@ -306,6 +306,7 @@ def test_help_lists_every_option_in_79_columns() -> None:
         "--clean-pod-policy",
         "--metric-pattern",
         "-e, --env",
+        "--goal min|max",
         "--TYPE N",
         "tuner-tracker",
     ):

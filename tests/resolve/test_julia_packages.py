@@ -17,6 +17,7 @@ from danlu.lang.functions.julia import (
     JuliaToolchain,
 )
 from danlu.lang.julia_depot import LockedJuliaPackage
+from danlu.util.retry import RetryPolicy
 from tests.fakes.julia import JuliaServer, make_uuid
 from tests.resolve.section_locker import SectionLocker
 
@@ -120,7 +121,7 @@ def test_packages_without_a_known_julia_are_refused(locker: SectionLocker) -> No
 def test_server_that_is_down_is_named_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
     locker = SectionLocker(tmp_path, {"julia-packages": "http://ada:hunter2@127.0.0.1:1"})
     error = find_error(locker, "Runes", kind=OutsideError)
     assert error.exit_code == 3

@@ -38,6 +38,7 @@ from danlu.sources.pypi.python_builds import (
 )
 from danlu.util.config import Configuration, MirrorConfig
 from danlu.util.paths import Paths
+from danlu.util.retry import RetryPolicy
 
 REASON = "debian12 has no Python 3.12, only 3.11"
 FAILURE = ResolveError(REASON, hint='base(os="ubuntu24.04") has Python 3.12')
@@ -104,7 +105,7 @@ class StandaloneLocker:
 def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandaloneLocker:
     for name in ("DANLU_MIRROR_PYTHON", "UV_PYTHON_INSTALL_MIRROR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
     return StandaloneLocker(tmp_path)
 
 

@@ -26,6 +26,7 @@ from danlu.lang.functions.r import R_PACKAGES, RPackages
 from danlu.lang.functions.rstudio import RStudioServer
 from danlu.lang.functions.rust import RustToolchain
 from danlu.sources.mirrors import fetch_archive
+from danlu.util.retry import RetryPolicy
 from tests.resolve.section_locker import SectionLocker
 
 SPAN = Span("build.envd", 3)
@@ -139,7 +140,7 @@ def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for language in LANGUAGES.values():
         monkeypatch.delenv(f"DANLU_MIRROR_{language.mirror.upper()}", raising=False)
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
 
 
 def find_error(
@@ -194,6 +195,14 @@ def test_rstudio_without_a_system_that_it_is_built_for_is_refused(tmp_path: Path
     locker.debs = {"libssl1.0.2": "1.0.2"}
     error = find_error(LANGUAGES["rstudio"], locker, ResolveError)
     assert "RStudio Server cannot be installed on debian12" in error.message
+
+
+def test_rstudio_brings_r_and_the_program_that_changes_users(tmp_path: Path) -> None:
+    language = LANGUAGES["rstudio"]
+    language.fill_mirror(tmp_path / "mirror")
+    locker = SectionLocker(tmp_path, {"rstudio": str(tmp_path / "mirror")})
+    (pin,) = locker.lock(language.section, language.call)
+    assert {"r-base-core", "sudo", "libpq5", "procps", "psmisc"} <= set(pin.system_packages())
 
 
 def test_mirror_that_is_down_is_named_without_its_password(

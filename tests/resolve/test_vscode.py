@@ -13,6 +13,7 @@ from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import OutsideError, ResolveError, Span, UsageError
 from danlu.lang.functions.vscode import EXTENSIONS, LockedExtension, VscodeExtensions
 from danlu.sources.build_context import digest_path
+from danlu.util.retry import RetryPolicy
 from tests.fakes.openvsx import FakeExtensionRegistry, make_vsix, serve_registry
 from tests.resolve.section_locker import SectionLocker
 
@@ -96,11 +97,14 @@ def test_dependency_is_satisfied_by_a_file_of_the_project(
     locker: ExtensionLocker, registry: FakeExtensionRegistry
 ) -> None:
     registry.publish("a.pack", "1.0.0", make_vsix("a.pack", "1.0.0", extensionPack=["a.one"]))
-    registry.publish("a.one", "2.0.0", make_vsix("a.one", "2.0.0"))
+    newer = make_vsix("a.one", "2.0.0", extensionDependencies=["b.two"])
+    registry.publish("a.one", "2.0.0", newer)
+    registry.publish("b.two", "1.0.0", make_vsix("b.two", "1.0.0"))
     (locker.project / "one.vsix").write_bytes(make_vsix("a.one", "1.0.0"))
     for names in (("a.pack", "one.vsix"), ("one.vsix", "a.pack")):
-        pin = locker.lock_extensions(*names)["a.one"]
-        assert (pin.version, pin.mirror) == ("1.0.0", "")
+        pins = locker.lock_extensions(*names)
+        assert set(pins) == {"a.pack", "a.one"}, "without what another version needs"
+        assert (pins["a.one"].version, pins["a.one"].mirror) == ("1.0.0", "")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +208,7 @@ def test_two_versions_of_one_extension_are_refused(
 def test_registry_that_is_down_is_an_outside_error_without_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(4, 0.001))
     locker = ExtensionLocker(tmp_path, "http://user:secret@127.0.0.1:1")
     with pytest.raises(OutsideError) as caught:
         locker.lock_extensions("a.one")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from danlu.sandbox import doctor
+from danlu.errors import MachineError
+from danlu.sandbox import doctor, userns
 from danlu.sandbox.doctor import CheckResult
 from danlu.util.paths import Paths
 
@@ -68,3 +70,25 @@ def test_configured_runtime_is_checked(tmp_path: Path) -> None:
         tmp_path / "home", features='{"linux": {"seccomp": {"enabled": true}}}', version="x"
     )
     assert result.detail == str(tmp_path / "home/runc")
+
+
+@pytest.mark.parametrize("error", [MachineError("forbidden", hint="allow it"), OSError("broken")])
+def test_machine_without_namespaces_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(paths: Paths) -> None:
+        raise error
+
+    monkeypatch.setattr(userns, "enter", fail)
+    paths = Paths.of({"DANLU_HOME": str(tmp_path)})
+    results = {item.name: item for item in doctor.run_checks(paths)}
+    for name in ("namespaces", "overlay mounts"):
+        assert not results[name].ok
+        assert results[name].detail == (getattr(error, "message", "") or "broken")
+        assert results[name].fix == getattr(error, "hint", "")
+
+
+def test_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(userns, "enter", lambda paths: os._exit(1))
+    with pytest.raises(MachineError, match="ended early"):
+        doctor.probe_namespaces(Paths.of({"DANLU_HOME": str(tmp_path)}))

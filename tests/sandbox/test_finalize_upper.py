@@ -29,6 +29,7 @@ def test_volatile_files_are_removed_and_directories_kept(tmp_path: Path) -> None
             "etc/ssl/private/ssl-cert-snakeoil.key": "private",
             "etc/ssl/certs/ssl-cert-snakeoil.pem": "random",
             "run/lock/": "",
+            "run/link": "->lock",
             "run/service/pid": "x",
             "tmp/x": "x",
             "usr/bin/x": "kept",
@@ -50,6 +51,7 @@ def test_volatile_files_are_removed_and_directories_kept(tmp_path: Path) -> None
     )
     finalize_upper(tmp_path, EPOCH)
     files = [name for name in names(tmp_path) if (tmp_path / name).is_file()]
+    assert not (tmp_path / "run/link").is_symlink()
     assert files == [
         "etc/passwd",
         "etc/ssh/sshd_config",

@@ -38,6 +38,7 @@ def test_file_over_a_directory_hides_it_and_vice_versa(tmp_path: Path) -> None:
     assert text(view, "/d") == "file"
     assert text(view, "/d/x") is None
     assert text(view, "/f/y") == "y"
+    assert view.entry(("f",)) == str(tmp_path / "l2/f")
 
 
 def test_links_are_followed_inside_the_root_only(tmp_path: Path) -> None:
@@ -111,7 +112,12 @@ def test_missing_mount_points_copy_their_parents_metadata(tmp_path: Path) -> Non
     assert os.listxattr(layer / "run") == ["user.note"]
 
 
-PASSWD = "root:x:0:0::/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nbad line\n"
+PASSWD = """\
+root:x:0:0::/root:/bin/sh
+worker:x:1000:1001::/home/worker:/bin/sh
+bad line
+broken:x:7:many::/:/bin/sh
+"""
 GROUP = "root:x:0:\nworker:x:1001:\ndocker:x:50:other,worker\n"
 
 
@@ -132,7 +138,7 @@ def test_users_are_looked_up_in_the_root(
     assert users.find_user(view, name) == user
 
 
-@pytest.mark.parametrize("name", ["nobody", "worker:nobody", "99999999999", "-1"])
+@pytest.mark.parametrize("name", ["nobody", "worker:nobody", "99999999999", "-1", "broken"])
 def test_unknown_user_is_rejected(tmp_path: Path, name: str) -> None:
     view = stack(tmp_path, {"etc/passwd": PASSWD, "etc/group": GROUP})
     with pytest.raises(UsageError):

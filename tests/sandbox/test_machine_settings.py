@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from danlu.sandbox.machine_settings import MACHINE_SETTINGS, keeps_variable
+from danlu.sandbox.machine_settings import (
+    MACHINE_SETTINGS,
+    iter_settings,
+    keeps_variable,
+)
 from danlu.sources.pypi.uv import find_uv
 
 
@@ -63,3 +67,20 @@ def test_an_unknown_variable_of_pip_or_uv_reaches_nothing() -> None:
     assert keeps_variable("UV_INDEX_MINE_PASSWORD", {"fetching"})
     assert keeps_variable("HOME", {"fetching"})
     assert not keeps_variable("PYTHONPATH", {"fetching"})
+
+
+def test_settings_are_selected_by_decision_and_sandbox() -> None:
+    assert list(iter_settings()) == list(MACHINE_SETTINGS)
+    assert {setting.decision for setting in iter_settings({"fetching"})} == {"fetching"}
+    assert {setting.decision for setting in iter_settings({"fetching", "building"})} == {
+        *("fetching", "building"),
+    }
+    steps = list(iter_settings(sandbox="steps"))
+    assert 0 < len(steps) < len(MACHINE_SETTINGS)
+    assert all("steps" in setting.sandboxes for setting in steps)
+
+
+def test_a_setting_is_known_by_the_option_of_pip_or_uv() -> None:
+    names = {setting.name for setting in MACHINE_SETTINGS}
+    assert {"constraint", "index-url", "no-deps"} <= names
+    assert all(names)

@@ -6,36 +6,20 @@ test_confinement.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from danlu.errors import MachineError, UsageError
-from danlu.sandbox import mounts, overlay, secrets, userns
+from danlu.sandbox import _linux, mounts, overlay, secrets, userns
 from danlu.sandbox.types import DeviceNode, RootFilesystem
-from tests.sandbox.namespace_process import run_inside
+from tests.sandbox.conftest import Inside
 from tests.sandbox.trees import GONE, read, write
-
-Inside = Callable[[Callable[[], Any]], Any]
-
-
-@pytest.fixture
-def inside(home: Path) -> Inside:
-    """Run a function in a mount namespace; an ordinary account gets a user namespace too."""
-
-    def run(function: Callable[[], Any]) -> Any:
-        try:
-            return run_inside(function, home=home, ordinary=False)
-        except AssertionError as error:
-            if os.geteuid() != 0 and "MachineError" in str(error):
-                pytest.skip("needs user namespaces")
-            raise
-
-    return run
 
 
 def flags_of(place: Path) -> set[str]:
@@ -120,6 +104,23 @@ def test_secret_without_a_readable_value_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_agent_is_shown_read_only_and_never_a_key(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    for name in ("id_ed25519", "known_hosts"):
+        (tmp_path / ".ssh" / name).touch()
+    environ = {"HOME": str(tmp_path)}
+    shown = secrets.agent_mounts(tmp_path / "socket", environ)
+    assert [mount.source for mount in shown] == [
+        tmp_path / "socket",
+        tmp_path / ".ssh/known_hosts",
+    ]
+    assert all(mount.readonly for mount in shown)
+    variables = secrets.agent_environment(environ)
+    assert variables["SSH_AUTH_SOCK"] == shown[0].target
+    assert shown[1].target in variables["GIT_SSH_COMMAND"]
+    assert secrets.agent_environment({}) == {"SSH_AUTH_SOCK": shown[0].target}
+
+
 # -- devices
 
 
@@ -157,7 +158,17 @@ def test_dev_has_the_harmless_devices_only(inside: Inside, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/dev/null", "/dev/pts/1", "/dev/fd", "/dev/../etc/x", "/etc/x", "/dev/a//b", "/dev/"]
+    "path",
+    [
+        "/dev/null",
+        "/dev/pts/1",
+        "/dev/fd",
+        "/dev/../etc/x",
+        "/etc/x",
+        "/dev/a//b",
+        "/dev/",
+        "/dev/./null",
+    ],
 )
 def test_device_cannot_replace_one_of_the_container_or_lie_outside(
     inside: Inside, home: Path, path: str
@@ -255,6 +266,41 @@ def test_root_of_a_container_has_no_devices(inside: Inside, home: Path) -> None:
     assert "nodev" in copied
     assert "nodev" in mounted
     assert mode == 0o755
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_older_kernel_mounts_the_layers_too(
+    inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    layers = tuple(write(home / f"layer{n}", {f"f{n}": "1", "top": str(n)}) for n in range(count))
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSYS, "no such system call")
+
+    class LateThread(threading.Thread):
+        """Runs only when it is waited for."""
+
+        def start(self) -> None:
+            pass
+
+        def join(self, timeout: float | None = None) -> None:
+            super().start()
+            super().join(timeout)
+
+    monkeypatch.setattr(_linux, "mount_overlay", refuse)
+    monkeypatch.setattr(threading, "Thread", LateThread)
+
+    def act() -> tuple[dict[str, str], set[str], str]:
+        directory = os.getcwd()
+        with overlay.mount_root(RootFilesystem(layers), home) as merged:
+            found, flags = read(merged), flags_of(merged)
+        assert os.getcwd() == directory
+        return found, flags, found["top"].split()[-1]
+
+    found, flags, top = inside(act)
+    assert len(found) == count + 1
+    assert top == str(count - 1)
+    assert "nodev" in flags
 
 
 # -- copies of layers, for where no overlay can be mounted

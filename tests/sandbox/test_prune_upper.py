@@ -94,6 +94,22 @@ def test_identically_recreated_directory_is_not_a_change(tmp_path: Path, below: 
     assert "etc/a" not in names(tmp_path, below, {**entries})
 
 
+def test_directory_of_an_opaque_one_hides_what_is_below_it(
+    tmp_path: Path, below: list[Path]
+) -> None:
+    entries = {"usr/": "opaque", "usr/lib/": "", "usr/lib/y": "new"}
+    result = prune_entries(tmp_path, below, {**entries})
+    assert list(result) == ["usr", "usr/lib", "usr/lib/deep", "usr/lib/y"]
+    assert result["usr/lib/deep"] == "gone"
+
+
+def test_another_file_at_the_same_place_is_compared_again(
+    tmp_path: Path, below: list[Path]
+) -> None:
+    assert names(tmp_path, below, {"etc/a": "1"}) == []
+    assert names(tmp_path, below, {"etc/a": "2"}) == ["etc", "etc/a"]
+
+
 def test_time_of_a_directory_is_not_a_change(tmp_path: Path, below: list[Path]) -> None:
     upper = write(tmp_path / "upper", {"etc/": ""})
     set_times(upper, 1000)

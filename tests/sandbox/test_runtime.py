@@ -32,6 +32,8 @@ def write_runtime_log(tmp_path: Path, message: str) -> Path:
         ("exec /x: exec format error", 126),
         ("executable file `x` not found in $PATH: No such file or directory", 127),
         ("error during container init: error mounting", 125),
+        ("error mounting /x: no such file or directory", 125),
+        ("error mounting /x: permission denied", 125),
         ('chdir to cwd ("/x") set in config.json failed: permission denied', 125),
     ],
 )
@@ -42,6 +44,13 @@ def test_program_that_did_not_start_has_a_shells_exit_code(
     got, reason = runtime.interpret_exit(1, log, "x")
     assert got == code
     assert reason
+
+
+def test_reason_is_the_last_error_and_no_warning(tmp_path: Path) -> None:
+    log = write_runtime_log(tmp_path, "error mounting x")
+    with log.open("a") as file:
+        file.write('{"level": "warning", "msg": "exec /x: not found"}\nno json\n[1]\n')
+    assert runtime.interpret_exit(1, log, "x") == (125, "error mounting x")
 
 
 def test_program_that_ran_keeps_its_exit_code(tmp_path: Path) -> None:

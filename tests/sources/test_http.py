@@ -14,6 +14,7 @@ import pytest
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.sources import http
 from danlu.sources.http import FetchedFile, fetch
+from danlu.util.retry import RetryPolicy
 
 BODY = bytes(range(256)) * 4096
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -66,7 +67,7 @@ class ScriptedHandler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    monkeypatch.setattr(http, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(http, "_RETRY_POLICY", RetryPolicy(attempts=4, initial_delay=0.001))
     server = ScriptedServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -12,6 +12,7 @@ from danlu.errors import ChecksumError, OutsideError, UsageError
 from danlu.sources.http import FetchedFile
 from danlu.sources.mirrors import fetch_from_server, replace_server
 from danlu.util.config import MirrorConfig
+from danlu.util.retry import RetryPolicy
 
 MIRRORS = {
     "host.example": MirrorConfig(("https://mirror.example/host/",)),
@@ -73,7 +74,7 @@ def test_file_comes_from_the_mirror(tmp_path: Path) -> None:
 def test_server_that_cannot_be_reached_names_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.sources.http._MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(attempts=1))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(OutsideError) as caught:

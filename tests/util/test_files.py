@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from danlu.util.files import mounts_below, remove_tree, set_topdir_flag, write_atomic
+from danlu.util.files import (
+    have_same_content,
+    mounts_below,
+    remove_tree,
+    set_topdir_flag,
+    write_atomic,
+)
 
 
 def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
@@ -18,6 +24,27 @@ def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(path.parent) == ["b"]
+
+
+def test_files_are_compared_by_their_bytes(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    large = b"x" * 200_000
+    for content, other in ((b"", b""), (b"1", b"1"), (large, large)):
+        first.write_bytes(content)
+        second.write_bytes(other)
+        assert have_same_content(first, second)
+    for content, other in (
+        (b"1", b"2"),
+        (b"", b"1"),
+        (large, large[:-1]),
+        (large, large[:-1] + b"y"),
+    ):
+        first.write_bytes(content)
+        second.write_bytes(other)
+        for path in (first, second):
+            os.utime(path, (5, 5))
+        assert not have_same_content(first, second)
+        assert not have_same_content(second, first)
 
 
 def test_failed_write_leaves_nothing(tmp_path: Path) -> None:

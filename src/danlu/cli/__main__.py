@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 
@@ -45,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return program.run(list(arguments))
     try:
         code = program.run(sys.argv[1:])
-        # Everything is cleaned up: Ctrl-C may end the process while it waits for threads.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        program.let_interrupts_end()
     except KeyboardInterrupt:
         code = 130
     if code in _INTERRUPTED_CODES:

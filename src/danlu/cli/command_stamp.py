@@ -12,7 +12,7 @@ recently to tell ("racy git"). Removing anything from the store increments its e
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import sys
 import time
@@ -49,12 +49,13 @@ def find_answer(arguments: Sequence[str]) -> dict[str, Any] | None:
     try:
         key = _describe_invocation(arguments)
         data = data_directory()
-        with open(_stamp_path(data, key), encoding="utf-8") as file:
-            stamp = json.load(file)
+        # As Python's own caches of modules: json takes half as long to load as the interpreter.
+        with open(_stamp_path(data, key), "rb") as file:
+            stamp = marshal.load(file)
         if stamp["key"] != key or not _is_current(stamp, data):
             return None
         answer = stamp["answer"]
-    except (OSError, ValueError, KeyError, TypeError, LookupError, AttributeError):
+    except (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError):
         return None  # the program reports what is wrong
     return answer if isinstance(answer, dict) else None
 
@@ -90,8 +91,8 @@ def write_stamp(
         path = _stamp_path(data, key)
         temporary = f"{path}.{os.getpid()}"
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(stamp, file)
+        with open(temporary, "wb") as file:
+            marshal.dump(stamp, file)
         os.replace(temporary, path)
         _remove_expired(os.path.dirname(path))
     except OSError:
@@ -162,7 +163,8 @@ def data_directory() -> str:
 
 def _stamp_path(data: str, key: list[str]) -> str:
     # A checksum suffices for the name, because the stamp contains the whole key.
-    return os.path.join(data, "stamps", f"{zlib.crc32(json.dumps(key).encode()):08x}")
+    checksum = zlib.crc32(os.fsencode("\0".join(key)))
+    return os.path.join(data, "stamps", f"{checksum:08x}")
 
 
 def _boot_id() -> str:

@@ -8,7 +8,6 @@ to the program to do it again if that fails. SSH clients name their environment.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -30,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(32), ord('"'), ord("\\"))}
 #: What :mod:`danlu.cli.program_command` exits with if danlu fails before the program starts.
 _EXIT_NOT_STARTED = 125
 
@@ -121,6 +121,8 @@ def _start_as_before(arguments: Sequence[str], answer: Mapping[str, str]) -> boo
         if report not in (None, STARTED):
             return False
     if report and answer["after"]:  # which is empty with -q
+        import json
+
         with open(os.path.join(directory, STATE_FILE), encoding="utf-8") as file:
             warnings = json.load(file).get("warnings", ())
         _write_stderr("".join(f"note: {text}\n" for text in warnings))
@@ -150,12 +152,16 @@ def encode_exec_request(args: Sequence[str], *, terminal: bool) -> bytes:
 
     Raises :class:`UnicodeEncodeError` if an argument is not UTF-8.
     """
-    request = {
-        "args": args,
-        "environment": terminal_variables() if terminal else {},
-        "terminal": terminal,
-    }
-    return json.dumps({"type": "exec", "exec": request}, ensure_ascii=False).encode()
+    words = ",".join(map(_quote, args))
+    variables = terminal_variables() if terminal else {}
+    pairs = ",".join(f"{_quote(name)}:{_quote(value)}" for name, value in variables.items())
+    request = f'"args":[{words}],"environment":{{{pairs}}},"terminal":{str(terminal).lower()}'
+    return f'{{"type":"exec","exec":{{{request}}}}}'.encode()
+
+
+def _quote(text: str) -> str:
+    """Return the JSON string of a text; json takes half as long to load as the interpreter."""
+    return f'"{text.translate(_JSON_ESCAPES)}"'
 
 
 def _write_stderr(text: str) -> None:

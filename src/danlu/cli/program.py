@@ -70,6 +70,11 @@ def report_error(
         session.close()
 
 
+def let_interrupts_end() -> None:
+    """Let Ctrl-C end the process: everything is cleaned up, and it may wait for threads."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 # -- signals and descriptors
 
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +24,9 @@ from msgspec.structs import replace
 
 from danlu.assemble.targets import Target, assemble_targets
 from danlu.builder.embedded import build as embedded
-from danlu.builder.embedded.cache_keys import iterate_pending
 from danlu.builder.embedded.preflight import (
     find_foreign_step,
+    list_unsolved,
     preload_http_client,
     require_subordinate_ids,
     start_wheel_prefetch,
@@ -37,7 +43,7 @@ from danlu.errors import MachineError, UsageError
 from danlu.graph.digest import digest_of
 from danlu.graph.ops import Merge
 from danlu.graph.progress import Ended
-from danlu.graph.types import Graph
+from danlu.graph.types import Graph, Vertex
 from danlu.oci.digest import sha256
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import host_platform, is_foreign, require_emulation
@@ -56,11 +62,12 @@ _VERSION = 4
 
 
 class BuildPlan(msgspec.Struct, frozen=True):
-    """A graph, how to solve it, and how the lock changed."""
+    """A graph, how to solve it, how the lock changed, and the vertices without a record."""
 
     graph: Graph
     request: SolveRequest
     lock_changes: tuple[str, ...] = ()
+    unsolved: tuple[Vertex, ...] = ()
 
 
 def make_lock_request(request: BuildRequest, environment: Environment) -> LockRequest:
@@ -106,22 +113,16 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
         userns.enter(request.settings.paths)
         maintenance.start_sweep(store, request.settings)
         plan = None
+        prefetch: AbstractContextManager[WheelPrefetch | None] = nullcontext()
         if is_locked:
             updating.close()
-            plan = make_build_plan(request, lock_request)
-            preload_http_client(plan.graph, plan.request, store, request.settings.paths)
-        _require_ids(plan, lock_request, store)
-        prefetch = (
-            start_wheel_prefetch(
-                plan.graph,
-                plan.request,
-                store=store,
-                paths=request.settings.paths,
-                config=request.settings.config,
+            plan = _plan_build(request, lock_request, store)
+            paths, config = request.settings.paths, request.settings.config
+            preload_http_client(plan.unsolved, plan.request, paths)
+            prefetch = start_wheel_prefetch(
+                plan.unsolved, plan.request, store=store, paths=paths, config=config
             )
-            if plan is not None
-            else nullcontext()
-        )
+        _require_ids(plan, lock_request)
         with prefetch as wheels:
             outcome = anyio.run(
                 partial(_lock_and_solve, request, lock_request, plan, store, wheels, updating)
@@ -155,19 +156,26 @@ def _cache_key(lock_request: LockRequest, lock_text: str) -> str:
     )
 
 
-def _require_ids(plan: BuildPlan | None, lock_request: LockRequest, store: Store) -> None:
+def _require_ids(plan: BuildPlan | None, lock_request: LockRequest) -> None:
     """Raise :class:`MachineError` if the build needs subordinate ids that the account lacks.
 
     Checked before anything is resolved or downloaded.
     """
     if plan is not None:
-        require_subordinate_ids(plan.graph, store, fresh=plan.request.fresh)
+        require_subordinate_ids(plan.unsolved)
         return
     for environment in (item.environment for item in lock_request.all_targets):
         if environment.base.os:
             userns.require_ids(f"base(os={environment.base.os!r})")
         elif list_system_packages(environment):
             userns.require_ids("installing system packages")
+
+
+def _plan_build(
+    request: BuildRequest, lock_request: LockRequest, store: Store, changes: tuple[str, ...] = ()
+) -> BuildPlan:
+    plan = make_build_plan(request, lock_request, changes)
+    return replace(plan, unsolved=list_unsolved(plan.graph, store, fresh=plan.request.fresh))
 
 
 def make_build_plan(
@@ -267,7 +275,7 @@ async def _lock_and_solve(
     ``updating`` is closed when the lock is written.
     """
     async with _open_builder(request, lock_request, store) as buildkit:
-        if buildkit is not None and (plan is None or _has_layers_to_make(plan, store)):
+        if buildkit is not None and (plan is None or _has_layers_to_make(plan)):
             # A missing daemon is reported before anything is resolved or downloaded.
             await buildkit.open()
         if plan is None:
@@ -276,8 +284,8 @@ async def _lock_and_solve(
                 needed = (*lock_request.host.all_targets, *needed)
             locked = await update_lock(needed, store)
             updating.close()
-            plan = make_build_plan(request, lock_request, locked.lines)
-        _require_emulation(plan, store)
+            plan = _plan_build(request, lock_request, store, locked.lines)
+        _require_emulation(plan)
         result = await embedded.build(
             plan.graph,
             plan.request,
@@ -295,26 +303,22 @@ async def _lock_and_solve(
     return BuildOutcome(result.image, runtime, result.vertices, plan.lock_changes)
 
 
-def _has_layers_to_make(plan: BuildPlan, store: Store) -> bool:
+def _has_layers_to_make(plan: BuildPlan) -> bool:
     """Return whether a vertex has no record; not of steps, which are found by what is below."""
-    pending = iterate_pending(plan.graph.root, store, fresh=plan.request.fresh)
-    return any(
-        not is_cached and not vertex.op.reads_inputs and not isinstance(vertex.op, Merge)
-        for vertex, is_cached in pending
-    )
+    ops = (vertex.op for vertex in plan.unsolved)
+    return any(not op.reads_inputs and not isinstance(op, Merge) for op in ops)
 
 
-def _require_emulation(plan: BuildPlan, store: Store) -> None:
+def _require_emulation(plan: BuildPlan) -> None:
     """Raise :class:`MachineError` if a step executes programs that this machine cannot execute."""
     platform = plan.graph.platform
-    if is_foreign(platform):
-        vertex = find_foreign_step(plan.graph, store, fresh=plan.request.fresh)
-        if vertex is not None:
-            try:
-                require_emulation(platform, vertex.name)
-            except MachineError as error:
-                error.span = vertex.spans[0] if vertex.spans else None
-                raise
+    vertex = find_foreign_step(plan.graph, plan.unsolved) if is_foreign(platform) else None
+    if vertex is not None:
+        try:
+            require_emulation(platform, vertex.name)
+        except MachineError as error:
+            error.span = vertex.spans[0] if vertex.spans else None
+            raise
 
 
 def _open_builder(

@@ -12,11 +12,12 @@ import msgspec
 from danlu.engine.cgroup import ContainerCgroup, enter_script
 from danlu.engine.container_process import ContainerProcess, spawn_session
 from danlu.engine.container_scripts import EXEC_SCRIPT
-from danlu.engine.procfs import descendants, measure_usage
+from danlu.engine.procfs import measure_usage
 from danlu.engine.types import ContainerExit
 from danlu.errors import MachineError
-from danlu.sandbox import container_processes, runtime, runtime_spec
+from danlu.sandbox import runtime, runtime_spec
 from danlu.sandbox.types import ProcessSpec
+from danlu.util.process_tree import child_pids, list_descendants
 
 SHELL = "/bin/sh"
 EXEC_ARGS = 'exec "$@"'
@@ -43,7 +44,7 @@ class ExecTarget:
 
         Raises :class:`MachineError` if the container has ended.
         """
-        inside = container_processes.child_pids(self.main.keeper)
+        inside = child_pids(self.main.keeper)
         if not inside:
             raise MachineError("the container has ended")
         procs_files = self.group.open_procs_files() if self.group else []
@@ -76,7 +77,7 @@ class ExecTarget:
         exec_process = ContainerProcess(
             pid,
             finish=finish,
-            measure=lambda: measure_usage(descendants(pid)),
+            measure=lambda: measure_usage(list_descendants(pid)),
             is_exec=True,
         )
         self.main.exec_processes.append(exec_process)

@@ -12,17 +12,17 @@ import anyio
 from anyio import to_thread
 
 from danlu.engine import embedded, procfs
-from danlu.engine.stop_signals import StopSignals
+from danlu.engine.stop_signals import DEFAULT_SIGNALS, StopSignals
 from danlu.engine.types import ContainerExit, ResourceUsage
 from danlu.sandbox import container_processes
 from danlu.sandbox.types import SYSTEM_PATH
+from danlu.util.process_tree import child_pids, list_descendants, send_signal
 from danlu.util.spawn import spawn_process
 
 # Seconds for the last output of a killed program, and for the OCI runtime to start one.
 _DRAIN_TIMEOUT, _START_TIMEOUT = 1.0, 30.0
 _POLL_SECONDS = 0.004
-# Signals that Python or a caller may have changed.
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_MAX_SEARCHES = 20
 
 
 def spawn_session(
@@ -37,7 +37,7 @@ def spawn_session(
         (stdin, stdout, stderr, *more),
         environment={"PATH": os.environ.get("PATH", SYSTEM_PATH)},
         new_session=True,
-        default_signals=_DEFAULT_SIGNALS,
+        default_signals=DEFAULT_SIGNALS,
     )
 
 
@@ -116,18 +116,25 @@ class ContainerProcess:
     async def send_signal(self, number: int) -> None:
         """Send a signal to the program; do nothing if it has ended."""
         if (program := self.pid) is not None:
-            container_processes.send_signal(program, number)
+            send_signal([program], number)
 
     async def notify_resize(self) -> None:
         """Signal the OCI runtime, which copies the size of our terminal to the program's."""
-        for pid in container_processes.child_pids(self.keeper)[:1]:
-            container_processes.send_signal(pid, signal.SIGWINCH)
+        send_signal(child_pids(self.keeper)[:1], signal.SIGWINCH)
 
     async def hang_up(self) -> None:
         """Send SIGHUP to the program's session, as when its terminal is closed."""
         program = self.pid
-        if program is not None:
-            procfs.send_signal(procfs.find_processes(program, b"", orphanage=None), signal.SIGHUP)
+        if program is None:
+            return
+        reached: set[int] = set()
+        # Again for those that were forked while the others were searched for.
+        for _ in range(_MAX_SEARCHES):
+            found = set(procfs.find_processes(program, b"", orphanage=None)) - reached
+            if not found:
+                break
+            send_signal(found, signal.SIGHUP)
+            reached |= found
 
     def _reap_keeper(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
@@ -151,18 +158,17 @@ class ContainerProcess:
             if not embedded.send_signal(self.keeper, number):
                 self._killed = number
         elif (program := self.pid) is not None:
-            container_processes.send_signal(program, number)
+            send_signal([program], number)
 
     async def _kill_all(self) -> None:
         # Kill the program before its keeper, which then still passes on its last output.
-        for pid in self._own_processes():
-            container_processes.send_signal(pid, signal.SIGKILL)
+        send_signal(self._own_processes())
         with anyio.move_on_after(_DRAIN_TIMEOUT):
             await self._ended.wait()
             return
         if self._is_exec:
             # Spare the keeper: it must reap the runtime, which the PID namespace would wait for.
-            procfs.send_signal(procfs.descendants(self.keeper))
+            send_signal(list_descendants(self.keeper))
         else:
             container_processes.kill_container(self.keeper)
 
@@ -171,4 +177,4 @@ class ContainerProcess:
         if program is None:
             return []
         # Killing the first process of a PID namespace kills all its processes.
-        return [program, *(procfs.descendants(program) if self._is_exec else ())]
+        return [program, *(list_descendants(program) if self._is_exec else ())]

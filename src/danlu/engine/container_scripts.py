@@ -65,19 +65,27 @@ FIND_SCRIPT = r"""for directory in /proc/[0-9]*; do
 done 2>/dev/null; true"""
 
 #: Sends the signal ``$1`` to the process ``$2`` and, if ``$3`` is not empty, to its session and
-#: all descendants.
-KILL_SCRIPT = r"""targets=" $2 "
-while [ -n "$3" ]; do
-  before=$targets
-  for directory in /proc/[0-9]*; do
-    pid=${directory#/proc/}
-    case $targets in *" $pid "*) continue;; esac
-    read -r stat <"$directory/stat" || continue
-    fields=${stat##*) }; fields=${fields#* }; parent=${fields%% *}
-    fields=${fields#* }; fields=${fields#* }; session=${fields%% *}
-    case $targets in *" $parent "*) targets="$targets$pid ";; esac
-    [ "$session" != "$2" ] || targets="$targets$pid "
-  done 2>/dev/null
-  [ "$targets" != "$before" ] || break
-done
-kill -"$1" $targets 2>/dev/null; true"""
+#: all descendants; then to those that were forked while they were searched for.
+KILL_SCRIPT = r"""targets=" $2 " reached=" "
+while true; do
+  while [ -n "$3" ]; do
+    before=$targets
+    for directory in /proc/[0-9]*; do
+      pid=${directory#/proc/}
+      case $targets in *" $pid "*) continue;; esac
+      read -r stat <"$directory/stat" || continue
+      fields=${stat##*) }; fields=${fields#* }; parent=${fields%% *}
+      fields=${fields#* }; fields=${fields#* }; session=${fields%% *}
+      case $targets in *" $parent "*) targets="$targets$pid "; continue;; esac
+      [ "$session" != "$2" ] || targets="$targets$pid "
+    done 2>/dev/null
+    [ "$targets" != "$before" ] || break
+  done
+  more=
+  for pid in $targets; do
+    case $reached in *" $pid "*) ;; *) more="$more $pid";; esac
+  done
+  [ -n "$more" ] || break
+  kill -"$1" $more 2>/dev/null
+  reached=$targets
+done; true"""

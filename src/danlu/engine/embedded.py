@@ -27,6 +27,7 @@ from danlu.sandbox.types import (
     ProcessSpec,
     RootFilesystem,
 )
+from danlu.util import process_tree
 from danlu.util.sanitize import escape_unprintable
 
 if TYPE_CHECKING:
@@ -242,15 +243,14 @@ def send_signal(keeper: int, number: int) -> bool:
     script = _read_wait_script(first)
     if script:
         # The waiting shell would drop it; its only child is the program.
-        for program in container_processes.child_pids(first):
+        for program in process_tree.child_pids(first):
             processes = [program]
             if _is_init_command(program, script):
                 # A shell that waits for another program may react only when that has ended.
-                processes += container_processes.list_descendants(program)
-            for process in processes:
-                container_processes.send_signal(process, number)
+                processes += process_tree.list_descendants(program)
+            process_tree.send_signal(processes, number)
     elif container_processes.handles_signal(first, number):
-        container_processes.send_signal(first, number)
+        process_tree.send_signal([first], number)
     else:
         # No shell and no handler: the kernel would drop a signal that ends any other process.
         container_processes.kill_container(keeper)
@@ -263,7 +263,7 @@ def find_program(keeper: int) -> int | None:
     first = container_processes.find_container_init(keeper)
     if first is None or not _read_wait_script(first):
         return first
-    return next(iter(container_processes.child_pids(first)), None)
+    return next(iter(process_tree.child_pids(first)), None)
 
 
 def _read_wait_script(first: int) -> str:

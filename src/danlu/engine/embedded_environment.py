@@ -23,7 +23,7 @@ from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.private_network import PrivateNetwork
-from danlu.engine.procfs import descendants, measure_usage
+from danlu.engine.procfs import measure_usage
 from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
 from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
 from danlu.engine.vscode_servers import find_server_mount
@@ -44,6 +44,7 @@ from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.fd_limit import raise_fd_limit
 from danlu.util.paths import Paths
+from danlu.util.process_tree import list_descendants
 
 #: What the first process runs: it reaps orphans (dash waits for any child) until it is terminated.
 _WAIT_FOREVER = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
@@ -230,13 +231,8 @@ class EmbeddedContainer:
 
     def _list_mounts(self, home: str) -> list[Mount]:
         """Return all mounts, parents before those below them; ``~/`` is ``home``."""
-        mounts = [
-            Mount(mount.target, mount.source, readonly=mount.readonly)
-            for mount in self._spec.mounts
-        ]
         servers = find_server_mount(self._paths.vscode_servers)
-        if servers is not None:
-            mounts.append(Mount(servers.target, servers.source, readonly=True))
+        mounts = [*self._spec.mounts, *([servers] if servers is not None else [])]
         if self._spec.project:
             mounts.append(Mount(PROJECT_DIRECTORY, Path(self._spec.project)))
         expanded = expand_home(mounts, home)
@@ -307,5 +303,5 @@ def _launch_runtime(
     return ContainerProcess(
         keeper,
         finish=lambda code: interpret_exit(code, bundle / "log", "init"),
-        measure=lambda: measure_usage(descendants(keeper)),
+        measure=lambda: measure_usage(list_descendants(keeper)),
     )

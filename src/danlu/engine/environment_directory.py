@@ -32,8 +32,9 @@ from danlu.engine.control_client import CONTROL_SOCKET, STATE_FILE
 from danlu.engine.procfs import boot_time
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.supervisor_spawn import SETTINGS_FILE, environment_lock_file
-from danlu.engine.types import ResourceLimits, VolumeMount
+from danlu.engine.types import ResourceLimits
 from danlu.errors import StoreError, UsageError
+from danlu.sandbox.types import Mount
 from danlu.util.config import NetworkName
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
@@ -112,7 +113,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     created: datetime
     project: str = ""
     target: str = ""
-    mounts: tuple[VolumeMount, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     environment: dict[str, str] = {}
     user: str = ""
     limits: ResourceLimits = ResourceLimits()

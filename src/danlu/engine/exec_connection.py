@@ -1,11 +1,11 @@
 """The connection of a program in an environment, for callers without an event loop.
 
-Every ``danlu exec`` waits for this module, so it loads what only errors need when there is one.
+Every ``danlu exec`` waits for this module, so it loads what only some responses need when there is
+one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 
@@ -14,16 +14,18 @@ from danlu.engine.control_client import CONTROL_SOCKET, connect_control_socket
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    from _socket import socket
     from types import ModuleType
 
 _CHUNK_SIZE = 1 << 12
+#: A :class:`~danlu.engine.environment_control.SupervisorResponse` without an error and with code 0.
+_SUCCESS = b"{}\n"
 
 
 class ExecConnection:
     """The connection of one program to the supervisor, which kills it when this is closed."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket) -> None:
         self._connection = connection
         self._response = b""
 
@@ -79,6 +81,10 @@ class ExecConnection:
         self._response += chunk
         if not self._response.endswith(b"\n"):
             return None
+        if self._response == _SUCCESS:
+            return 0
+        import json
+
         response = json.loads(self._response)
         if "error" in response:
             control = _load_control()

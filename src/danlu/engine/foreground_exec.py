@@ -1,13 +1,11 @@
 """Run a program in a running environment with this process's terminal and streams.
 
-Every ``danlu exec`` waits for this module, so it loads little.
+Every ``danlu exec`` waits for this module, so it loads little before the program is started.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
 import termios
 from contextlib import contextmanager, suppress
@@ -18,9 +16,6 @@ from danlu.engine.exec_connection import ExecConnection
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_EXIT_HANGUP = 128 + signal.SIGHUP
-_FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run_in_foreground(
@@ -40,51 +35,16 @@ def run_in_foreground(
     :class:`~danlu.errors.UsageError` if the environment does not run.
     """
     sys.stdout.flush()
-    with _preserve_terminal(terminal), _collect_signals() as arrived:
+    with _preserve_terminal(terminal):
         streams = (0, 0, 0) if terminal else (stdin, 1, 2)
         connection = ExecConnection.open(directory, request, streams)
         try:
-            return _wait_for_exit(connection, arrived, parent)
+            # A signal meanwhile ends this process, and thus the program.
+            from danlu.engine.exit_waiter import wait_for_exit
+
+            return wait_for_exit(connection, parent)
         finally:
             connection.close()
-
-
-def _wait_for_exit(connection: ExecConnection, arrived: int, parent: int | None) -> int:
-    waiting = [connection.fileno(), arrived, *([parent] if parent is not None else [])]
-    while True:
-        readable, _, _ = select.select(waiting, [], [])
-        if parent in readable:
-            return _EXIT_HANGUP
-        if arrived in readable:
-            for number in os.read(arrived, 64):
-                if number == signal.SIGWINCH:
-                    connection.notify_resize()
-                else:
-                    connection.send_signal(number)
-        if connection.fileno() in readable:
-            code = connection.read_exit()
-            if code is not None:
-                return code
-
-
-@contextmanager
-def _collect_signals() -> Iterator[int]:
-    """Yield a descriptor from which the numbers of arriving signals can be read."""
-    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    # Signals that our parent ignores (nohup, a background job) stay ignored.
-    heard = [number for number in _FORWARDED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {
-        number: signal.signal(number, lambda *_: None) for number in (*heard, signal.SIGWINCH)
-    }
-    old_wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
-        yield reading
-    finally:
-        signal.set_wakeup_fd(old_wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reading)
-        os.close(writing)
 
 
 @contextmanager

@@ -1,15 +1,15 @@
-"""Processes as the kernel shows them (proc(5)): descendants, ownership, resource usage."""
+"""Processes as the kernel shows them (proc(5)): ownership, resource usage."""
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from danlu.engine.types import ResourceUsage
+from danlu.util.process_tree import child_pids, list_descendants
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -22,25 +22,6 @@ def boot_time() -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def child_pids(process: int) -> list[int]:
-    """Return the children of all threads of a process."""
-    pids: list[int] = []
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{process}/task"):
-            with open(f"/proc/{process}/task/{thread}/children", "rb") as file:
-                pids += [int(word) for word in file.read().split()]
-    return pids
-
-
-def descendants(process: int) -> list[int]:
-    """Return all descendants of a process, parents before children, without the process itself."""
-    pids = child_pids(process)
-    # The list grows while it is walked, which makes this a breadth-first search.
-    for pid in pids:
-        pids += child_pids(pid)
-    return pids
-
-
 def find_processes(leader: int, mark: bytes, *, orphanage: int | None) -> list[int]:
     """Return the living processes of a program whose first process was ``leader``.
 
@@ -51,10 +32,10 @@ def find_processes(leader: int, mark: bytes, *, orphanage: int | None) -> list[i
     """
     orphans = _all_pids() if orphanage is None else child_pids(orphanage)
     excluded = {os.getpid(), leader}
-    pids = {leader, *descendants(leader)} if _is_alive(leader) else set()
+    pids = {leader, *list_descendants(leader)} if _is_alive(leader) else set()
     for pid in orphans:
         if pid not in excluded and pid not in pids and _belongs_to(pid, leader, mark):
-            pids |= {pid, *descendants(pid)}
+            pids |= {pid, *list_descendants(pid)}
     return sorted(pid for pid in pids if _is_alive(pid))
 
 
@@ -69,13 +50,6 @@ def _belongs_to(process: int, leader: int, mark: bytes) -> bool:
             return mark in file.read().split(b"\0")
     except OSError:
         return False
-
-
-def send_signal(processes: Iterable[int], number: int = signal.SIGKILL) -> None:
-    """Send a signal to the processes that still exist."""
-    for pid in processes:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
 
 
 def measure_usage(processes: Iterable[int]) -> ResourceUsage | None:

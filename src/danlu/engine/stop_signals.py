@@ -10,6 +10,9 @@ import anyio
 
 from danlu.sandbox.container_processes import handles_signal
 
+#: Signals that Python or a caller may have changed, which a started program gets as usual.
+DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
 # When this part of the grace period has passed, a program that was interrupted gets SIGTERM.
 _INTERRUPT_PART = 0.75
 

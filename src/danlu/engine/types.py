@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -67,14 +66,6 @@ class ResourceLimits(msgspec.Struct, frozen=True):
     cpu: float | None = None
     memory: int | None = None
     gpus: tuple[int, ...] = ()
-
-
-class VolumeMount(msgspec.Struct, frozen=True):
-    """A directory or file of the host, mounted at ``target`` in a container."""
-
-    source: Path
-    target: str
-    readonly: bool = False
 
 
 #: The reason of a :class:`ContainerExit` of a program elsewhere that can no longer be reached.

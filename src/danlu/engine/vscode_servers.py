@@ -23,8 +23,9 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from danlu.engine.types import EnvironmentContainer, ExecRequest, VolumeMount
+from danlu.engine.types import EnvironmentContainer, ExecRequest
 from danlu.errors import DanluError, UsageError
+from danlu.sandbox.types import Mount
 from danlu.util.decoding import decode_json
 from danlu.util.files import read_regular_file
 from danlu.util.sanitize import escape_unprintable
@@ -179,9 +180,9 @@ def is_cli_name(name: str) -> bool:
     return bool(_PROGRAM.fullmatch(name))
 
 
-def find_server_mount(root: Path) -> VolumeMount | None:
+def find_server_mount(root: Path) -> Mount | None:
     """Return the mount of the user's directory of servers; None if nothing was ever added."""
-    return VolumeMount(root, MOUNT_TARGET, readonly=True) if root.is_dir() else None
+    return Mount(MOUNT_TARGET, root, readonly=True) if root.is_dir() else None
 
 
 async def link_servers(container: EnvironmentContainer, root: Path) -> str:

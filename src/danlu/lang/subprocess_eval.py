@@ -33,6 +33,7 @@ from danlu.lang.protocol import (
     encode_result,
 )
 from danlu.util.fork import DeferredInterrupt
+from danlu.util.spawn import spawn_process
 
 _GRACE_SECONDS = 2.0
 _MAX_MESSAGE = 64 << 20
@@ -139,16 +140,14 @@ def _fork_child() -> Iterator[_EvalProcess]:
 @contextlib.contextmanager
 def _spawn_child() -> Iterator[_EvalProcess]:
     with _open_pipes() as (child_read, parent_write, parent_read, child_write):
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        actions = [
-            (os.POSIX_SPAWN_DUP2, child_read, 0),
-            (os.POSIX_SPAWN_DUP2, child_write, 1),
-            (os.POSIX_SPAWN_DUP2, quiet, 2),
-        ]
         path = os.pathsep.join(part or os.getcwd() for part in sys.path)
-        arguments = [sys.executable, "-m", "danlu.lang.subprocess_eval"]
-        pid = os.posix_spawn(sys.executable, arguments, {"PYTHONPATH": path}, file_actions=actions)
-        os.close(quiet)
+        command = (sys.executable, "-m", "danlu.lang.subprocess_eval")
+        with open(os.devnull, "wb") as quiet:
+            pid = spawn_process(
+                command,
+                (child_read, child_write, quiet.fileno()),
+                environment={"PYTHONPATH": path},
+            )
         os.close(child_read)
         os.close(child_write)
         with _kill_on_exit(pid):

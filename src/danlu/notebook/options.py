@@ -97,7 +97,8 @@ def help_text() -> str:
     for option in OPTIONS:
         name = f"--{display_name(option.name)}"
         names = f"-{option.short}, {name}" if option.short else name
-        lines += _help_entry(f"{names} {option.metavar}".rstrip(), option.help.replace("`", ""))
+        values = "|".join(option.choices) or option.metavar
+        lines += _help_entry(f"{names} {values}".rstrip(), option.help.replace("`", ""))
     return "\n".join(lines)
 
 

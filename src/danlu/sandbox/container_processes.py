@@ -8,28 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 
-
-def child_pids(process: int) -> list[int]:
-    """Return the process ids of the children of ``process``, of all its threads, oldest first."""
-    pids: list[int] = []
-    with contextlib.suppress(OSError):
-        # The kernel lists children per thread: each belongs to the thread that forked it.
-        for thread in os.listdir(f"/proc/{process}/task"):
-            with open(f"/proc/{process}/task/{thread}/children") as file:
-                pids += [int(word) for word in file.read().split()]
-    return sorted(pids)
-
-
-def list_descendants(process: int) -> list[int]:
-    """Return the process ids of the children of ``process``, of their children and so on."""
-    found: list[int] = []
-    pending = child_pids(process)
-    while pending:
-        found += pending
-        pending = [child for parent in pending for child in child_pids(parent)]
-    return found
+from danlu.util.process_tree import child_pids, send_signal
 
 
 def find_container_init(keeper: int) -> int | None:
@@ -60,8 +40,7 @@ def kill_container(keeper: int) -> None:
 
     Killing the keeper would have the same effect, but then nothing would wait for the others.
     """
-    runtime = child_pids(keeper)
-    send_signal(runtime[0] if runtime else keeper, signal.SIGKILL)
+    send_signal(child_pids(keeper)[:1] or [keeper])
 
 
 def handles_signal(process: int, number: int) -> bool:
@@ -82,9 +61,3 @@ def read_cmdline(process: int) -> list[str]:
             return file.read().decode(errors="replace").split("\0")
     except OSError:
         return []
-
-
-def send_signal(process: int, number: int) -> None:
-    """Send a signal; do nothing if the process has exited."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, number)

@@ -7,7 +7,6 @@ below are dropped. The step is untrusted: no link that it created is ever follow
 
 from __future__ import annotations
 
-import filecmp
 import os
 import stat
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from danlu.oci.overlay import (
 )
 from danlu.sandbox.java_keystore import set_keystore_dates
 from danlu.sandbox.layer_view import LayerView
-from danlu.util.files import remove_tree
+from danlu.util.files import have_same_content, remove_tree
 
 # Directories whose contents are removed.
 _EMPTIED_DIRECTORIES = ("tmp", "var/tmp")
@@ -334,7 +333,7 @@ def _is_same_entry(path: str, status: os.stat_result, lower: str, epoch: int) ->
         return False
     if not stat.S_ISREG(status.st_mode):
         return True
-    return status.st_size == other.st_size and filecmp.cmp(path, lower, shallow=False)
+    return have_same_content(path, lower)
 
 
 def _comparable_metadata(status: os.stat_result, epoch: int) -> tuple[int, int, int, int]:

@@ -21,6 +21,7 @@ from typing import TypeVar
 from danlu.errors import MachineError
 from danlu.sandbox import _linux
 from danlu.sandbox.types import SYSTEM_PATH
+from danlu.util.pdeathsig import SETPRIV_OPTIONS
 
 T = TypeVar("T")
 
@@ -187,7 +188,7 @@ def find_slirp_command() -> tuple[str, ...]:
             raise MachineError(
                 f"{name} is not installed", hint=f"install it: `sudo apt-get install {package}`"
             )
-        command += [program, *(("--pdeathsig", "KILL", "--") if name == "setpriv" else ())]
+        command += [program, *(SETPRIV_OPTIONS if name == "setpriv" else ())]
     if not _TUN_DEVICE.exists():
         raise MachineError(
             f"{_TUN_DEVICE} does not exist",

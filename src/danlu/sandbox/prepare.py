@@ -271,8 +271,8 @@ class MountPoint(msgspec.Struct, frozen=True):
 def create_mount_points(view: LayerView, points: Iterable[MountPoint], layer: Path) -> bool:
     """Create the ``points`` that the root lacks in the topmost ``layer``; return whether any.
 
-    Parent directories are copied with their attributes, owner and time, because those of the
-    topmost layer are the visible ones. ``view`` includes the new entries afterwards.
+    Parent directories are copied with their attributes and owner, because those of the topmost
+    layer are the visible ones. ``view`` includes the new entries afterwards.
     """
     created = False
     view.add_directory((), str(layer))
@@ -309,7 +309,6 @@ def _make_parents(
             with suppress(OSError):
                 for name, value in read_layer_xattrs(model).items():
                     os.setxattr(path, name, value)
-            os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
         elif owner is not None:
             with suppress(OSError):
                 os.chown(path, *owner)

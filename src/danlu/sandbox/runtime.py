@@ -12,6 +12,7 @@ import msgspec
 
 from danlu.errors import MachineError
 from danlu.sandbox.types import SYSTEM_PATH
+from danlu.util.pdeathsig import SETPRIV_OPTIONS
 
 # danlu itself failed before the program started; the same code as for `docker run`.
 FAILED_TO_START = 125
@@ -57,7 +58,7 @@ class OciRuntime(msgspec.Struct, frozen=True):
         """
         setpriv, nsenter = _require_program("setpriv"), _require_program("nsenter")
         return [
-            *(setpriv, "--pdeathsig", "KILL", "--"),
+            *(setpriv, *SETPRIV_OPTIONS),
             *(nsenter, f"--target={runtime}", "--pid", "--mount", "--"),
             *self._common_arguments(bundle, f"{process.name}.log"),
             *("exec", f"--preserve-fds={descriptors}", "--process", str(process), bundle.name),
@@ -145,7 +146,7 @@ def _keeper_command() -> tuple[str, ...]:
     setpriv, unshare = _require_program("setpriv"), _require_program("unshare")
     # --fork, because unshare(2) puts only children into a new pid namespace.
     return (
-        *(setpriv, "--pdeathsig", "KILL", "--"),
+        *(setpriv, *SETPRIV_OPTIONS),
         *(unshare, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
     )
 

@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -19,8 +20,8 @@ import msgspec
 from anyio.lowlevel import RunVar
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
-from danlu.util.backoff import ExponentialBackoff
 from danlu.util.locks import file_lock
+from danlu.util.retry import RetryPolicy, retry
 
 # aiohttp takes longer to load than everything else here, and a cached file needs no request.
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 _CHUNK_SIZE = 1 << 18
 
-_MAX_ATTEMPTS = 4
-_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 8.0
+# A file may take any time.
+_RETRY_POLICY = RetryPolicy(attempts=4, initial_delay=2.0, max_delay=8.0, deadline=inf)
 
 #: Transfers at once: servers limit the connections of a client, and the first files can be unpacked
 #: while others are still transferred.
@@ -135,13 +136,14 @@ def _lookup_cache(cache: Path, sha256: str) -> FetchedFile | None:
         return None
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _add_to_cache(partial: Path, url: str, wanted: str, cache: Path) -> FetchedFile:
-    actual = _hash_file(partial)
+    actual = hash_file(partial)
     if wanted and actual != wanted:
         partial.unlink()
         raise ChecksumError(
@@ -176,15 +178,14 @@ async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, 
     async with aiohttp.ClientSession(
         trust_env=True, timeout=timeout, connector=connector, auto_decompress=False
     ) as session:
-        backoff = ExponentialBackoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS)
-        for attempt in range(1, _MAX_ATTEMPTS + 1):
+
+        async def transfer() -> None:
             try:
                 await _transfer_once(session, url, partial)
-                return
-            except (aiohttp.ClientError, TimeoutError, TemporaryError) as error:
-                if _is_final(error) or attempt == _MAX_ATTEMPTS:
-                    raise _translate_error(url, error) from error
-            await anyio.sleep(backoff.next_delay())
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise _translate_error(url, error) from error
+
+        await retry(transfer, backoff=_RETRY_POLICY)
 
 
 def _find_ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext | bool:
@@ -218,8 +219,6 @@ def _is_final(error: BaseException) -> bool:
 
 
 def _translate_error(url: str, error: BaseException) -> OutsideError:
-    if isinstance(error, OutsideError):
-        return error
     kind = OutsideError if _is_final(error) else TemporaryError
     return kind(
         f"cannot fetch {redact_url(url)}: {error or type(error).__name__}",

@@ -20,6 +20,8 @@ _DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 _FS_TOPDIR_FL = 0x00020000
 
+_CHUNK_SIZE = 1 << 16
+
 
 def is_disk_failure(error: OSError) -> bool:
     """Return whether a write failed because the disk is full, over quota, read-only or broken."""
@@ -128,6 +130,19 @@ def read_regular_file(path: Path, limit: int) -> bytes | None:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
         return file.read(limit)
+
+
+def have_same_content(first: str | Path, second: str | Path) -> bool:
+    """Return whether two regular files have the same bytes. Raises :class:`OSError`."""
+    # Not filecmp.cmp(): it remembers its answer for a path, a size and a time, and the times of
+    # layers are all the same.
+    with open(first, "rb") as one, open(second, "rb") as other:
+        if os.fstat(one.fileno()).st_size != os.fstat(other.fileno()).st_size:
+            return False
+        while chunk := one.read(_CHUNK_SIZE):
+            if chunk != other.read(_CHUNK_SIZE):
+                return False
+        return not other.read(1)
 
 
 def remove_tree(path: Path) -> None:

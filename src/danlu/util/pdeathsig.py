@@ -6,6 +6,9 @@ import shutil
 from collections.abc import Sequence
 from functools import cache
 
+#: The arguments of ``setpriv`` before the program: PR_SET_PDEATHSIG.
+SETPRIV_OPTIONS = ("--pdeathsig", "KILL", "--")
+
 
 @cache
 def _find_setpriv() -> str | None:
@@ -18,4 +21,4 @@ def with_parent_death_signal(args: Sequence[str]) -> list[str]:
     See prctl(2), PR_SET_PDEATHSIG. Without the ``setpriv`` program ``args`` is returned unchanged.
     """
     wrapper = _find_setpriv()
-    return [wrapper, "--pdeathsig", "KILL", "--", *args] if wrapper else list(args)
+    return [wrapper, *SETPRIV_OPTIONS, *args] if wrapper else list(args)

@@ -77,14 +77,8 @@ async def run(
 
     async def watch_activity() -> None:
         nonlocal stuck
-        before, since = read_activity(process.pid), anyio.current_time()
-        while not stuck:
-            await anyio.sleep(_ACTIVITY_POLL_SECONDS)
-            now, time = read_activity(process.pid), anyio.current_time()
-            if now != before:
-                before, since = now, time
-            idle = time - since
-            stuck = is_stuck(idle) if is_stuck is not None else idle > STUCK_SECONDS
+        await wait_until_stuck(process, is_stuck)
+        stuck = True
         kill_process_tree(process.pid)
         await anyio.sleep(_KILL_TIMEOUT_SECONDS)
         watching.cancel_scope.cancel()  # a process that is not a descendant any more has the pipes
@@ -114,6 +108,21 @@ async def run(
     return CompletedProcess(
         process.returncode, chunks.get("stdout", b""), chunks.get("stderr", b"")
     )
+
+
+async def wait_until_stuck(
+    process: Process, is_stuck: Callable[[float], bool] | None = None
+) -> None:
+    """Return when a process and its children are stuck, as ``is_stuck`` of :func:`run` decides."""
+    before, since = read_activity(process.pid), anyio.current_time()
+    while True:
+        await anyio.sleep(_ACTIVITY_POLL_SECONDS)
+        now, time = read_activity(process.pid), anyio.current_time()
+        if now != before:
+            before, since = now, time
+        idle = time - since
+        if is_stuck(idle) if is_stuck is not None else idle > STUCK_SECONDS:
+            return
 
 
 async def stream(

@@ -13,7 +13,8 @@ import anyio
 import pytest
 
 from danlu.builder.buildkit.buildctl import BuildctlClient, SolveFailure, SolveInputs
-from danlu.errors import MachineError, OutsideError
+from danlu.errors import MachineError, OutsideError, TemporaryError
+from danlu.util import process
 
 MakeClient = Callable[..., BuildctlClient]
 
@@ -112,3 +113,42 @@ def test_paths_with_commas_are_one_field(make_client: MakeClient, tmp_path: Path
     inputs = SolveInputs(secrets={"s": Path('/a,b"c')})
     anyio.run(client.solve, b"", inputs)
     assert '--secret=id=s,"src=/a,b""c"' in (tmp_path / "args").read_text().splitlines()
+
+
+@pytest.fixture
+def stuck_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeClient:
+    """A client whose ``buildctl build`` prints a line and stops for good."""
+    monkeypatch.setattr(process, "STUCK_SECONDS", 2.0)
+
+    def make(line: str, workers: str) -> BuildctlClient:
+        program = tmp_path / "buildctl"
+        program.write_text(
+            f'#!/bin/sh\n[ "$1" = debug ] && {{ {workers}; exit; }}\ncat >/dev/null\n'
+            f"echo {shlex.quote(line)} >&2\nexec sleep infinity\n"
+        )
+        program.chmod(0o755)
+        return BuildctlClient(environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    return make
+
+
+RUNNING = json.dumps({"vertexes": [{"digest": "v", "name": "step", "started": "2026-01-01"}]})
+
+
+def test_solve_that_stops_is_given_up(stuck_client: MakeClient) -> None:
+    with pytest.raises(TemporaryError, match="buildctl did nothing for"):
+        solve(stuck_client(RUNNING, "echo worker"), step="another step")
+
+
+def test_daemon_that_stops_during_a_silent_step_is_given_up(stuck_client: MakeClient) -> None:
+    with pytest.raises(TemporaryError, match="buildctl did nothing for"):
+        solve(stuck_client(RUNNING, "sleep infinity"), step="step")
+
+
+def test_silent_step_goes_on_as_long_as_the_daemon_answers(
+    stuck_client: MakeClient, tmp_path: Path
+) -> None:
+    answer = f"echo >>{tmp_path}/asked; [ $(wc -l <{tmp_path}/asked) -lt 3 ] && echo worker"
+    with pytest.raises(OutsideError, match="cannot reach BuildKit"):
+        solve(stuck_client(RUNNING, f"{answer} || exit 1"), step="step")
+    assert (tmp_path / "asked").read_text().count("\n") == 3

@@ -14,9 +14,10 @@ from danlu.commands.environments.processes import parse_processes
 from danlu.engine.docker.command import DockerCommand, render_variables
 from danlu.engine.docker.settings import DockerSettings, HostAccount, render_create, render_gpus
 from danlu.engine.environment_directory import EnvironmentSpec
-from danlu.engine.types import ResourceLimits, VolumeMount
+from danlu.engine.types import ResourceLimits
 from danlu.errors import MachineError, OutsideError, UsageError
 from danlu.oci.digest import DiffId
+from danlu.sandbox.types import Mount
 from danlu.sandbox.users import ResolvedUser
 
 SPEC = EnvironmentSpec("digits", "sha256:1", datetime.now(UTC), project="/home/me/digits")
@@ -48,7 +49,7 @@ def test_variables_that_the_command_line_reads_itself_are_arguments() -> None:
 
 @pytest.mark.parametrize("path", ["/a,b", '/a"b', "/a\nb"])
 def test_a_path_that_the_option_cannot_express_is_refused(path: str) -> None:
-    settings = DockerSettings("box:1", "0:0", {}, (VolumeMount(Path(path), "/data"),))
+    settings = DockerSettings("box:1", "0:0", {}, (Mount("/data", Path(path)),))
     with pytest.raises(UsageError, match="cannot mount"):
         render_create("danlu-digits-1", SPEC, settings)
 

@@ -17,10 +17,11 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.engine.types import ContainerExit, ResourceLimits, VolumeMount
+from danlu.engine.types import ContainerExit, ResourceLimits
 from danlu.errors import MachineError
 from danlu.jobs.local.job_network import replica_address
 from danlu.sandbox import _linux
+from danlu.sandbox.types import Mount
 from danlu.util.files import mounts_below
 from tests.jobs.containers.engine_rig import EngineRig
 
@@ -297,9 +298,9 @@ def test_volumes_are_mounted_and_read_only_ones_are_not_writable(
         (home / name).chmod(0o777)
         (home / name / "x").write_text(f"{name}\n")
     volumes = (
-        VolumeMount(home / "closed", "/data/below", readonly=True),
-        VolumeMount(home / "open", "/data"),
-        VolumeMount(home / "closed/x", "/etc/one"),
+        Mount("/data/below", home / "closed", readonly=True),
+        Mount("/data", home / "open"),
+        Mount("/etc/one", home / "closed/x"),
     )
 
     async def act(rig: EngineRig) -> str:

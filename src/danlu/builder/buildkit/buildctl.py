@@ -21,8 +21,10 @@ import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
 from danlu.errors import MachineError, OutsideError
+from danlu.util.exception_groups import unwrap_group
 from danlu.util.pdeathsig import with_parent_death_signal
-from danlu.util.process import run
+from danlu.util.process import run, wait_until_stuck
+from danlu.util.process_activity import STUCK_SECONDS, stuck_error
 from danlu.util.urls import mask_credentials
 
 _DEFAULT_ADDRESS = "unix:///run/buildkit/buildkitd.sock"
@@ -80,6 +82,8 @@ class _VertexStatus(msgspec.Struct):
     name: str = ""
     cached: bool = False
     error: str = ""
+    started: str | None = None
+    completed: str | None = None
 
 
 class _TransferStatus(msgspec.Struct):
@@ -159,7 +163,8 @@ class BuildctlClient:
         uncompressed. ``on_line`` gets the lines that vertices print, and a note if the vertex named
         ``step`` was cached. ``transfer`` gets the bytes sent so far and their total. Cancelling
         stops the solve in the daemon. Raises :class:`OutsideError` if the daemon cannot be reached
-        or goes away.
+        or goes away, and :class:`TemporaryError` if it does nothing for long. The command of
+        ``step`` may be silent as long as it likes, if the daemon answers meanwhile.
         """
         args = [*self._command, "build", "--progress=rawjson", *inputs.arguments()]
         if output is not None:
@@ -176,13 +181,18 @@ class BuildctlClient:
             start_new_session=True,
         )
         try:
-            assert process.stdin is not None
-            assert process.stderr is not None
-            with suppress(anyio.BrokenResourceError):
-                await process.stdin.send(definition)
-            await process.stdin.aclose()
-            await _read_lines(process.stderr, reader.handle_line)
-            code = await process.wait()
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_solve, process, reader)
+                assert process.stdin is not None
+                assert process.stderr is not None
+                with suppress(anyio.BrokenResourceError):
+                    await process.stdin.send(definition)
+                await process.stdin.aclose()
+                await _read_lines(process.stderr, reader.handle_line)
+                code = await process.wait()
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as failures:
+            raise unwrap_group(failures) from None
         finally:
             await _interrupt_solve(process)
         reader.flush()
@@ -193,6 +203,14 @@ class BuildctlClient:
         if found is None and _UNREACHABLE.search(message):
             raise self._unreachable_error(message)
         return SolveFailure(message, int(found[1]) if found else None)
+
+    async def _watch_solve(self, process: Process, reader: _ProgressReader) -> None:
+        """Raise if nothing happens for long, unless a silent command runs."""
+        while True:
+            await wait_until_stuck(process)
+            if not reader.is_step_running:
+                raise stuck_error("buildctl", STUCK_SECONDS)
+            await self.find_worker()
 
     def _unreachable_error(self, reason: str) -> OutsideError:
         address = mask_credentials(self.address)
@@ -218,6 +236,8 @@ class _ProgressReader:
         self._pending: dict[str, bytes] = {}
         self._transfers: dict[str, tuple[int, int]] = {}
         self.error = ""
+        #: Whether the command of the step runs.
+        self.is_step_running = False
 
     def handle_line(self, line: bytes) -> None:
         if not line.startswith(b"{"):
@@ -230,7 +250,10 @@ class _ProgressReader:
         except msgspec.DecodeError:
             return  # a newer daemon's; what we must know is in buildctl's exit status
         for vertex in status.vertexes or ():
-            if vertex.cached and self._step and vertex.name == self._step:
+            if not self._step or vertex.name != self._step:
+                continue
+            self.is_step_running = vertex.started is not None and vertex.completed is None
+            if vertex.cached:
                 self._on_line("found in BuildKit's cache")
         for moved in status.statuses or ():
             if moved.total and moved.id.startswith("sha256:"):

@@ -7,7 +7,6 @@ several layers contain are scanned: 5 ms for 70 wheels.
 
 from __future__ import annotations
 
-import filecmp
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from danlu.sources.pypi.dist_info import read_record
 from danlu.sources.pypi.split_wheels import collision_error
 from danlu.store import Layer
+from danlu.util.files import have_same_content
 
 #: A layer and its directory entry at the current path.
 _LayerEntry = tuple[Layer, os.DirEntry[str]]
@@ -58,7 +58,7 @@ def _reject_different(path: str, owners: Sequence[_LayerEntry]) -> None:
 def _have_same_content(first: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
     if not (first.is_file(follow_symlinks=False) and other.is_file(follow_symlinks=False)):
         return False
-    return first.inode() == other.inode() or filecmp.cmp(first.path, other.path, shallow=False)
+    return first.inode() == other.inode() or have_same_content(first.path, other.path)
 
 
 def _find_package(layer: Layer, path: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from danlu.builder.embedded.cache_keys import iterate_pending
@@ -28,33 +28,37 @@ from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
 
-def require_subordinate_ids(graph: Graph, store: Store, *, fresh: bool = False) -> None:
-    """Check that this account has the user ids that unsolved vertices of a graph need.
+def list_unsolved(graph: Graph, store: Store, *, fresh: bool = False) -> tuple[Vertex, ...]:
+    """Return the vertices that no record answers for, without what is below recorded ones."""
+    with store.reading():
+        pending = iterate_pending(graph.root, store, fresh=fresh)
+        return tuple(vertex for vertex, is_cached in pending if not is_cached)
+
+
+def require_subordinate_ids(unsolved: Sequence[Vertex]) -> None:
+    """Check that this account has the user ids that vertices of a graph need.
 
     Raises :class:`MachineError`, with the line to add to ``/etc/subuid``, if it has one id only.
     """
     if not userns.has_single_id():
         return
-    for vertex, is_cached in iterate_pending(graph.root, store, fresh=fresh):
-        reason = "" if is_cached else vertex.op.extra_ids_reason()
+    for vertex in unsolved:
         try:
-            if reason:
+            if reason := vertex.op.extra_ids_reason():
                 userns.require_ids(reason)
         except MachineError as error:
             error.span = vertex.spans[0] if vertex.spans else None
             raise
 
 
-def find_foreign_step(graph: Graph, store: Store, *, fresh: bool = False) -> Vertex | None:
-    """Return an unsolved vertex that executes programs of another processor's image, if any.
+def find_foreign_step(graph: Graph, unsolved: Sequence[Vertex]) -> Vertex | None:
+    """Return a vertex that executes programs of another processor's image, if any.
 
     Systems of this machine are in the graph too, as tools: they are inputs of foreign vertices.
     """
     own = {vertex.digest for vertex in _list_image_vertices(graph.root)}
-    for vertex, is_cached in iterate_pending(graph.root, store, fresh=fresh):
-        if vertex.op.runs_programs and not is_cached and vertex.digest in own:
-            return vertex
-    return None
+    steps = (vertex for vertex in unsolved if vertex.op.runs_programs)
+    return next((vertex for vertex in steps if vertex.digest in own), None)
 
 
 def _list_image_vertices(root: Vertex) -> Iterator[Vertex]:
@@ -69,35 +73,42 @@ def _list_image_vertices(root: Vertex) -> Iterator[Vertex]:
         yield from _list_image_vertices(below)
 
 
-def preload_http_client(graph: Graph, request: SolveRequest, store: Store, paths: Paths) -> None:
-    """Start loading the HTTP client if an archive or file of ``graph`` must be downloaded.
+def preload_http_client(unsolved: Sequence[Vertex], request: SolveRequest, paths: Paths) -> None:
+    """Start loading the HTTP client if an archive or file must be downloaded.
 
     Loading it takes as long as the rest of a build that adds a small package.
     """
-    downloaded = (CondaPackage, HttpFile, UnpackArchive)
-    if request.offline or not any(isinstance(vertex.op, downloaded) for vertex in graph.walk()):
+    if request.offline:
         return
-    with store.reading():
-        for vertex, is_cached in iterate_pending(graph.root, store, fresh=request.fresh):
-            op = vertex.op
-            if is_cached or not isinstance(op, downloaded):
-                continue
-            if not is_fetched(op.sha256, paths.cache / "http"):
-                preload_client()
-                return
+    ops = (vertex.op for vertex in unsolved)
+    downloaded = (op for op in ops if isinstance(op, CondaPackage | HttpFile | UnpackArchive))
+    if any(not is_fetched(op.sha256, paths.cache / "http") for op in downloaded):
+        preload_client()
 
 
 @contextmanager
 def start_wheel_prefetch(
-    graph: Graph, request: SolveRequest, *, store: Store, paths: Paths, config: Configuration
+    unsolved: Sequence[Vertex],
+    request: SolveRequest,
+    *,
+    store: Store,
+    paths: Paths,
+    config: Configuration,
 ) -> Iterator[WheelPrefetch | None]:
-    """Start downloading the wheels of ``graph`` that ``store`` lacks; stop at the end.
+    """Start downloading the wheels that ``store`` lacks; stop at the end.
 
-    The result is for :func:`danlu.builder.embedded.build.build` with the same arguments. It is None
-    if nothing is missing, or if the missing wheels are not all from an index and for one
+    The result is for :func:`danlu.builder.embedded.build.build` of the same graph and request. It
+    is None if nothing is missing, or if the missing wheels are not all from an index and for one
     interpreter: uv then needs files that only the builder prepares.
     """
-    wheels = _find_missing_wheels(graph, request, store)
+    # Those that the solver will ask for in one batch, in its order.
+    wheels = [
+        vertex.op
+        for vertex in unsolved
+        if isinstance(vertex.op, Wheel)
+        and not vertex.inputs
+        and request.find_request(vertex) is request
+    ]
     if not _can_prefetch(wheels):
         yield None
         return
@@ -111,21 +122,6 @@ def start_wheel_prefetch(
         start_prefetch(uv, wheels, workspace) as prefetch,
     ):
         yield prefetch
-
-
-def _find_missing_wheels(graph: Graph, request: SolveRequest, store: Store) -> list[Wheel]:
-    """Return the wheels that the solver will ask for in one batch, in its order."""
-    if not any(isinstance(vertex.op, Wheel) for vertex in graph.walk()):
-        return []
-    with store.reading():
-        return [
-            vertex.op
-            for vertex, is_cached in iterate_pending(graph.root, store, fresh=request.fresh)
-            if isinstance(vertex.op, Wheel)
-            and not vertex.inputs
-            and not is_cached
-            and request.find_request(vertex) is request
-        ]
 
 
 def _can_prefetch(wheels: list[Wheel]) -> bool:

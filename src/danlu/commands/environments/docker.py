@@ -25,7 +25,6 @@ from danlu.engine.docker.settings import (
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
-from danlu.engine.types import VolumeMount
 from danlu.engine.vscode_servers import find_server_mount
 from danlu.errors import OutsideError
 from danlu.graph.image_config import parse_image_config
@@ -72,18 +71,14 @@ def prepare_container(
     mounts = [*expand_home(facts.mounts, facts.user.home if account is None else account.home)]
     servers = find_server_mount(settings.paths.vscode_servers)
     if servers is not None:
-        mounts.append(Mount(servers.target, servers.source, readonly=True))
+        mounts.append(servers)
     write_settings(
         environment,
         DockerSettings(
             image,
             user,
             dict(facts.variables),
-            tuple(
-                VolumeMount(mount.source, mount.target, mount.readonly)
-                for mount in sorted(mounts, key=lambda mount: mount.target.split("/"))
-                if mount.source is not None
-            ),
+            tuple(sorted(mounts, key=lambda mount: mount.target.split("/"))),
             account,
             options,
             facts.network,

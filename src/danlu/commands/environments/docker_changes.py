@@ -25,6 +25,7 @@ from danlu.oci.tar.extract import extract_entries
 from danlu.oci.tar.read import TarEntry, TarReader, TypeFlag
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import PROJECT_DIRECTORY
+from danlu.util.process_activity import kill_program, limit_transfer
 
 _MAX_BYTES = 1 << 40
 _CHUNK_SIZE = 1 << 20
@@ -63,21 +64,18 @@ def open_container_changes(
     exporter = subprocess.Popen(
         [command.find_program(), "export", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert exporter.stdout is not None
-    stream = exporter.stdout
 
     def write_changes(directory: Path, view: LayerView) -> tuple[UnreproducedChange, ...]:
         directory.mkdir()
-        entries = _ChangedEntries(TarReader(stream, limit=_MAX_BYTES), diff, view)
-        extract_entries(entries, directory)
+        with limit_transfer(exporter) as (stream, _):
+            entries = _ChangedEntries(TarReader(stream, limit=_MAX_BYTES), diff, view)
+            extract_entries(entries, directory)
         return entries.list_problems()
 
     try:
         yield write_changes
     finally:
-        stream.close()
-        exporter.kill()
-        exporter.communicate()
+        kill_program(exporter)
 
 
 def parse_diff(text: str, *, ours: Collection[str]) -> ContainerDiff:

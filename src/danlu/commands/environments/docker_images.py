@@ -14,7 +14,7 @@ import msgspec
 from danlu.commands.image.export import StoreLayers
 from danlu.commands.settings import Settings
 from danlu.engine.docker.command import DockerCommand
-from danlu.errors import DanluError, OutsideError
+from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.graph.progress import Progress, Transfer
 from danlu.oci import docker_archive, layout
 from danlu.oci.blob_export import LayerBlob
@@ -24,8 +24,16 @@ from danlu.oci.image import parse_image
 from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.util.fork import run_in_child
+from danlu.util.process_activity import (
+    STUCK_SECONDS,
+    finish_program,
+    kill_program,
+    limit_transfer,
+)
 
 _REPOSITORY = "danlu.local/image"
+#: How long ``docker load`` may show no activity after it has read all: the daemon then unpacks.
+_UNPACK_SECONDS = 4 * STUCK_SECONDS
 
 
 def engine_image_name(digest: str) -> str:
@@ -105,15 +113,13 @@ def _load_archive(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    assert loader.stdin is not None
-    descriptor = loader.stdin.fileno()
 
     def write_layers() -> None:
         userns.enter(settings.paths)
         with (
             Store.open(settings.paths.store) as store,
             store.lease(),
-            open(descriptor, "wb", closefd=False) as file,
+            limit_transfer(loader) as (_, file),
         ):
             stored = store.image(digest)
             assert stored is not None
@@ -126,13 +132,12 @@ def _load_archive(
     failure: DanluError | None = None
     try:
         run_in_child(write_layers)
-    except DanluError as error:
+    except BaseException as error:
+        if not isinstance(error, DanluError) or isinstance(error, TemporaryError):
+            kill_program(loader)
+            raise
         failure = error
-    except BaseException:
-        loader.kill()
-        loader.wait()
-        raise
-    _, stderr = loader.communicate()
+    _, stderr = finish_program(loader, stuck_seconds=_UNPACK_SECONDS)
     if loader.returncode:
         # It is why the pipe broke.
         raise command.interpret_error("load", stderr.decode(errors="replace")) from failure

@@ -7,7 +7,6 @@ why no line can make it, if so.
 from __future__ import annotations
 
 import base64
-import filecmp
 import hashlib
 import os
 import stat
@@ -21,6 +20,7 @@ from danlu.commands.environments.layer_reading import read_text, walk_layer
 from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.oci.overlay import is_whiteout, read_layer_xattrs
 from danlu.sandbox.layer_view import LayerView
+from danlu.util.files import have_same_content
 from danlu.util.redaction import find_key_or_token
 
 #: Larger files are not copied to the project.
@@ -344,7 +344,7 @@ class _FileFinder:
         if path in self.owned:
             is_same = _has_hash(file, self.owned[path])
         else:
-            is_same = lower is not None and _has_same_content(file, lower)
+            is_same = lower is not None and have_same_content(file, lower)
         if is_same:
             return replace(change, has_content=False)
         return replace(change, problem=self._find_problem(change, file))
@@ -404,10 +404,6 @@ def _is_below(path: str, place: str) -> bool:
 def _is_same_file(path: str, other: str) -> bool:
     # Links of the image are not followed: they could lead out of it.
     return os.path.samestat(os.lstat(path), os.lstat(other))
-
-
-def _has_same_content(file: Path, lower: str) -> bool:
-    return file.stat().st_size == os.path.getsize(lower) and filecmp.cmp(file, lower, shallow=False)
 
 
 def _has_hash(file: Path, expected: str) -> bool:

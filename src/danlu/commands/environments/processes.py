@@ -18,10 +18,11 @@ from danlu.engine.environment_directory import (
 )
 from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.gpu.usage import GpuMeter, GpuUsage
-from danlu.engine.procfs import descendants, find_namespace_members, measure_usage, read_command
+from danlu.engine.procfs import find_namespace_members, measure_usage, read_command
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.types import ExecRequest, ResourceUsage
 from danlu.errors import DanluError
+from danlu.util.process_tree import list_descendants
 
 _SAMPLE_SECONDS = 0.5
 _MAX_OUTPUT = 8 << 20
@@ -65,7 +66,7 @@ def list_user_programs(environment: EnvironmentDirectory) -> list[str]:
         spec = environment.read_spec()
         return _list_pod_programs(environment, spec) if spec.engine == KUBERNETES_ENGINE else []
     services = {service.pid for service in state.services if service.pid is not None}
-    served = {pid for service in services for pid in (service, *descendants(service))}
+    served = {pid for service in services for pid in (service, *list_descendants(service))}
     commands = [
         read_command(pid)
         for pid in find_namespace_members(state.container)

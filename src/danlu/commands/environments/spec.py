@@ -29,7 +29,7 @@ from danlu.engine.environment_directory import (
     ServiceSpec,
 )
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
-from danlu.engine.types import ResourceLimits, VolumeMount
+from danlu.engine.types import ResourceLimits
 from danlu.environment.runtime_settings import ExposedPort, RuntimeSettings
 from danlu.errors import UsageError
 from danlu.sandbox.types import Mount
@@ -126,11 +126,7 @@ def build_spec(
         created=datetime.now(UTC),
         project=name_directory(target),
         target=f"{target.file}:{target.target}" if isinstance(target, Project) else "",
-        mounts=tuple(
-            VolumeMount(mount.source, mount.target, mount.readonly)
-            for mount in (*declared, *given)
-            if mount.source is not None
-        ),
+        mounts=(*declared, *given),
         environment=dict(parse_variable(text) for text in options.environment),
         user=options.user,
         limits=ResourceLimits(

@@ -28,6 +28,7 @@ from danlu.commands.remote.program_packages import (
 from danlu.commands.remote.remote_host import SSH_FAILED, RemoteHost, raise_interrupt
 from danlu.errors import MachineError, OutsideError
 from danlu.util.decoding import decode_json
+from danlu.util.process_activity import finish_program, kill_program, limit_transfer
 from danlu.util.sanitize import escape_unprintable
 
 #: Below the home directory of the other machine.
@@ -79,10 +80,10 @@ def _send_files(host: RemoteHost, files: Iterable[tuple[Path, str]]) -> None:
     place = f"{_PROGRAMS}/{_identify_program()}"
     script = _COPY_SCRIPT.format(programs=_PROGRAMS, place=place)
     process = subprocess.Popen(host.command(script), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin is not None
     try:
         with (
-            gzip.GzipFile(fileobj=process.stdin, mode="wb", compresslevel=1) as compressed,
+            limit_transfer(process) as (_, sink),
+            gzip.GzipFile(fileobj=sink, mode="wb", compresslevel=1) as compressed,
             tarfile.open(fileobj=compressed, mode="w|") as archive,
         ):
             for source, name in files:
@@ -90,7 +91,10 @@ def _send_files(host: RemoteHost, files: Iterable[tuple[Path, str]]) -> None:
             _add_launcher(archive)
     except BrokenPipeError as error:
         raise_interrupt(error)  # otherwise the other machine has printed the reason
-    _, stderr = process.communicate()
+    except BaseException:
+        kill_program(process)
+        raise
+    _, stderr = finish_program(process)
     if process.returncode == SSH_FAILED:
         raise host.unreachable_error(stderr)
     if process.returncode:

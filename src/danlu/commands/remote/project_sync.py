@@ -32,9 +32,10 @@ from danlu.engine.project_files import (
     write_contents,
     write_message,
 )
-from danlu.errors import DanluError, OutsideError, UsageError
+from danlu.errors import DanluError, OutsideError, TemporaryError, UsageError
 from danlu.util.files import write_atomic
 from danlu.util.paths import Paths
+from danlu.util.process_activity import finish_program, kill_program, limit_transfer
 from danlu.util.sanitize import escape_unprintable
 
 T = TypeVar("T")
@@ -155,25 +156,24 @@ class ProjectLink:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
-            yield process.stdout, process.stdin  # type: ignore[misc]
-        except (EOFError, BrokenPipeError, OutsideError) as error:
+            with limit_transfer(process) as pipes:
+                yield pipes
+        except BaseException as error:
+            is_reported = isinstance(error, EOFError | BrokenPipeError | OutsideError)
+            if not is_reported or isinstance(error, TemporaryError):
+                kill_program(process)
+                raise
             raise_interrupt(error)
             failure = error
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-        if process.stdin.closed:
-            process.stdin = None
-        _, stderr = process.communicate()
+        _, stderr = finish_program(process)
         if process.returncode or failure is not None:
             raise self._interpret_failure(process.returncode, stderr, failure)
 
-    def _interpret_failure(self, code: int, stderr: bytes, failure: Exception | None) -> Exception:
+    def _interpret_failure(
+        self, code: int, stderr: bytes, failure: BaseException | None
+    ) -> Exception:
         if code == MISSING_PROGRAM:
             return _MissingProgram()
         if code == SSH_FAILED:

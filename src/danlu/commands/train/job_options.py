@@ -218,7 +218,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "sweep",
         "NAME=VALUES",
-        "Run one job per value: A,B,C or LOW:HIGH[:STEP|:log]. Repeatable.",
+        "Run one job per value of NAME: A,B,C or LOW:HIGH[:STEP|:log]. Repeatable.",
         ("lr=0.1,0.01", "depth=2:6", "rate=1e-4:1e-1:log"),
         values.sweep_axis,
         repeatable=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict
 
 import msgspec
 
@@ -43,21 +43,6 @@ class TrainKeywords(TypedDict, total=False):
     claims: Mapping[str, str] | None
     trust_results: bool
     on: str
-
-
-class _AllKeywords(TrainKeywords, total=False):
-    """Further keywords of :meth:`TrainOptions.from_keywords`."""
-
-    script: str
-    module: str
-    file: str
-    text: str
-    args: Iterable[Any]
-    finish_timeout: float | None
-    grace: int | None
-    tied: bool
-    offline: bool
-    frozen: bool
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +115,7 @@ class TrainOptions(JobOptions, frozen=True, kw_only=True):
     frozen: bool = False
 
     @classmethod
-    def from_keywords(cls, directory: Path, **keywords: Unpack[_AllKeywords]) -> Self:
+    def from_keywords(cls, directory: Path, **keywords: Any) -> Self:
         """Build options from keywords. None means the default, and values are converted.
 
         Raises :class:`TypeError` for an unknown keyword.

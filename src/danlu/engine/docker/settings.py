@@ -12,10 +12,9 @@ from danlu.engine.container_scripts import HOLD_SCRIPT
 from danlu.engine.docker.command import render_variables
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.gpu.selection import parse_gpus
-from danlu.engine.types import VolumeMount
 from danlu.errors import UsageError
 from danlu.sandbox.network_env import NetworkEnvironment, detect_network_environment
-from danlu.sandbox.types import PROJECT_DIRECTORY
+from danlu.sandbox.types import PROJECT_DIRECTORY, Mount
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
 
@@ -52,7 +51,7 @@ class DockerSettings(msgspec.Struct, frozen=True):
     image: str
     user: str
     variables: dict[str, str]
-    mounts: tuple[VolumeMount, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     account: HostAccount | None = None
     options: tuple[str, ...] = ()
     network: str = ""
@@ -115,7 +114,7 @@ def render_create(
     args += ["--network", "host", "--user", "0:0", "--entrypoint", "/bin/sh", *environment]
     if spec.project:
         args += ["--workdir", PROJECT_DIRECTORY]
-        args += _render_mount(VolumeMount(Path(spec.project), PROJECT_DIRECTORY))
+        args += _render_mount(Mount(PROJECT_DIRECTORY, Path(spec.project)))
     for mount in settings.mounts:
         args += _render_mount(mount)
     if spec.limits.cpu is not None:
@@ -148,7 +147,7 @@ def render_gpus(engine: str, gpus: str) -> tuple[str, ...]:
     return ("--gpus", "all" if selection.every else str(selection.count))
 
 
-def _render_mount(mount: VolumeMount) -> list[str]:
+def _render_mount(mount: Mount) -> list[str]:
     source, target = str(mount.source), mount.target
     # The value of --mount is a line of CSV.
     if any(char in path for path in (source, target) for char in ',"\n'):

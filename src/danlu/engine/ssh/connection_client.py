@@ -7,9 +7,13 @@ codec of structs.
 from __future__ import annotations
 
 import os
-import socket
 
 from danlu.engine.control_client import connect_control_socket
+
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
 
 #: What a client sends with its streams. A listener of another version of danlu may still run.
 PROTOCOL = b"danlu-ssh-1"
@@ -20,7 +24,7 @@ SSH_DIRECTORY = "ssh"
 SERVER_SOCKET = "server.sock"
 
 
-def connect_listener(path: str | os.PathLike[str]) -> socket.socket:
+def connect_listener(path: str | os.PathLike[str]) -> socket:
     """Send our streams to the listener; raise :class:`OSError` unless it serves them."""
     connection = connect_control_socket(path, PROTOCOL, descriptors=range(STREAM_COUNT))
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+from _socket import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from danlu.util.decoding import decode_json
 from danlu.util.locks import file_lock
 
 
-def start_listener(directory: str | os.PathLike[str]) -> socket.socket:
+def start_listener(directory: str | os.PathLike[str]) -> socket:
     """Start the listener of the environment with this directory, and let it serve our streams.
 
     Raises :class:`UsageError` if the environment does not run, and :class:`OutsideError` if the

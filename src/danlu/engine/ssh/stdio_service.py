@@ -7,7 +7,6 @@ loaded when it is needed.
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import suppress
 
 from danlu.engine.ssh.connection_client import (
@@ -19,6 +18,7 @@ from danlu.engine.ssh.connection_client import (
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket
     from types import ModuleType
 
 _CHUNK_SIZE = 1 << 16
@@ -31,20 +31,23 @@ def serve_by_listener(directory: str | os.PathLike[str]) -> None:
     :class:`UsageError` if the environment does not run, and :class:`OutsideError` if the SSH client
     did not log in.
     """
-    with _open_connection(directory) as connection:
+    connection = _open_connection(directory)
+    try:
         connection.settimeout(None)
         data = b""
         with suppress(ConnectionError):
             while chunk := connection.recv(_CHUNK_SIZE):
                 data += chunk
+    finally:
+        connection.close()
     if data != b"{}":
         _load_start().raise_failure(directory, data)
 
 
-def _open_connection(directory: str | os.PathLike[str]) -> socket.socket:
+def _open_connection(directory: str | os.PathLike[str]) -> socket:
     with suppress(OSError):
         return connect_listener(os.path.join(directory, SSH_DIRECTORY, SERVER_SOCKET))
-    connection: socket.socket = _load_start().start_listener(directory)
+    connection: socket = _load_start().start_listener(directory)
     return connection
 
 

@@ -44,6 +44,7 @@ from danlu.sandbox.types import (
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+from danlu.util.process_tree import list_descendants
 from danlu.util.quantity import format_memory
 
 # Set by enter_namespaces(), because the sandbox hides the cgroup file system.
@@ -274,7 +275,7 @@ def _measure_usage(group: ContainerCgroup | None, keeper: int) -> ResourceUsage 
     first = container_processes.find_container_init(keeper)
     if used is not None or first is None:
         return used
-    return procfs.measure_usage([first, *procfs.descendants(first)])
+    return procfs.measure_usage([first, *list_descendants(first)])
 
 
 # -- the runtime spec -----------------------------------------------------------------------------
@@ -311,9 +312,5 @@ def _build_process(
 
 def _build_mounts(container: ContainerSpec) -> list[Mount]:
     """Return the container's volumes, parents before mounts below them."""
-    mounts = [
-        Mount(volume.target, volume.source, readonly=volume.readonly)
-        for volume in container.volumes
-    ]
     # A mount hides what was mounted below its target before.
-    return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
+    return sorted(container.volumes, key=lambda mount: mount.target.rstrip("/").split("/"))

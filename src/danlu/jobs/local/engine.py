@@ -13,7 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from danlu.engine.types import ResourceLimits, RunningContainer, VolumeMount
+from danlu.engine.types import ResourceLimits, RunningContainer
+from danlu.sandbox.types import Mount
 from danlu.training.types import ReplicaId
 
 
@@ -43,7 +44,7 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     directory: str
     image: str = ""
     limits: ResourceLimits = ResourceLimits()
-    volumes: tuple[VolumeMount, ...] = ()
+    volumes: tuple[Mount, ...] = ()
     host: str = ""
     address: str = ""
     hosts: Mapping[str, str] = {}

@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from danlu.engine.types import VolumeMount
 from danlu.errors import UsageError
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import Submission
+from danlu.sandbox.types import Mount
 from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaId
 from danlu.util.files import is_disk_failure
@@ -92,13 +92,13 @@ def exchange_env(
 
 def exchange_mounts(
     job_dir: JobDirectory, submission: Submission, replica: ReplicaId
-) -> tuple[VolumeMount, ...]:
+) -> tuple[Mount, ...]:
     """Return the mounts that belong to :func:`exchange_env`."""
     mounts = []
     if submission.files is not None:
-        mounts.append(VolumeMount(job_dir.sent_files, FILES_MOUNT, readonly=True))
+        mounts.append(Mount(FILES_MOUNT, job_dir.sent_files, readonly=True))
     if _wants_results(submission):
-        mounts.append(VolumeMount(job_dir.results(replica), _RESULTS_MOUNT))
+        mounts.append(Mount(_RESULTS_MOUNT, job_dir.results(replica)))
     return tuple(mounts)
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from danlu.engine.types import ResourceLimits, VolumeMount
+from danlu.engine.types import ResourceLimits
 from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.env import EnvSource, expand_env, resolve_env
 from danlu.jobs.types import Submission
+from danlu.sandbox.types import Mount
 from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
 
@@ -55,7 +56,7 @@ class PodContext(msgspec.Struct, frozen=True):
     main_environment: Mapping[str, str] = {}
     main_defaults: Mapping[str, str] = {}
     volumes: Mapping[str, Path] = {}
-    mounts: tuple[VolumeMount, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
 
 def build_pod(pod: Mapping[str, Any], submission: Submission, context: PodContext) -> PodContainers:
@@ -153,25 +154,23 @@ class _ContainerBuilder:
             gpus,
         )
 
-    def _volume_mounts(
-        self, container: Mapping[str, Any], *, contained: bool
-    ) -> tuple[VolumeMount, ...]:
+    def _volume_mounts(self, container: Mapping[str, Any], *, contained: bool) -> tuple[Mount, ...]:
         mounts = [
             _volume_mount(mount, self._context.volumes)
             for mount in container.get("volumeMounts") or ()
             if mount["name"] in self._context.volumes
         ]
         if contained:
-            project = VolumeMount(self._submission.directory, PROJECT_MOUNT)
+            project = Mount(PROJECT_MOUNT, self._submission.directory)
             mounts += [project, *self._context.mounts]
         return tuple(mounts)
 
 
-def _volume_mount(mount: Mapping[str, Any], volumes: Mapping[str, Path]) -> VolumeMount:
+def _volume_mount(mount: Mapping[str, Any], volumes: Mapping[str, Path]) -> Mount:
     source = volumes[mount["name"]]
     if path := mount.get("subPath"):
         source = source / path
-    return VolumeMount(source, mount["mountPath"], bool(mount.get("readOnly")))
+    return Mount(mount["mountPath"], source, readonly=bool(mount.get("readOnly")))
 
 
 def _container_ports(container: Mapping[str, Any]) -> dict[str, int]:

@@ -8,7 +8,6 @@ environment.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import signal
@@ -21,20 +20,21 @@ import anyio
 
 from danlu.engine import procfs
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
-from danlu.engine.stop_signals import StopSignals
+from danlu.engine.stop_signals import DEFAULT_SIGNALS, StopSignals
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import MachineError
 from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_directory import utc_now
+from danlu.util.pdeathsig import with_parent_death_signal
+from danlu.util.process_tree import list_descendants, send_signal
 from danlu.util.quantity import format_memory
+from danlu.util.spawn import spawn_process
 
 MARK_VARIABLE = "DANLU_REPLICA"
 """Variable that marks the processes of one attempt at a replica."""
 
 _POLL_SECONDS = 0.01
-_MIN_FD = 16
 _EXIT_NOT_FOUND, _EXIT_NOT_EXECUTABLE = 127, 126
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 class ProcessEngine:
@@ -150,7 +150,7 @@ class _RunningProcess:
         self._mark = b"" if is_exec else f"{MARK_VARIABLE}={container.mark}".encode()
         self._kills_leftovers = not is_exec
         self._orphanage = orphanage
-        self._stop_signals = StopSignals(lambda: pid, partial(procfs.send_signal, [pid]))
+        self._stop_signals = StopSignals(lambda: pid, partial(send_signal, [pid]))
         self._descriptor = os.pidfd_open(pid)
         self._ended = anyio.Event()
         self._end: tuple[int, datetime] = (0, utc_now())
@@ -187,7 +187,7 @@ class _RunningProcess:
         for process in self.exec_processes:
             await process.stop(grace=0)
         while pids := self._own_processes():
-            procfs.send_signal(pids)
+            send_signal(pids)
             await anyio.sleep(_POLL_SECONDS)
 
     def _build_exit(self) -> ContainerExit:
@@ -215,7 +215,7 @@ class _RunningProcess:
                 await self._stop_signals.stop(self._ended, grace=grace)
             self._kills_leftovers = True
             if not self._ended.is_set():
-                procfs.send_signal(self._own_processes())
+                send_signal(self._own_processes())
             await self.wait()
 
     def usage(self) -> ResourceUsage | None:
@@ -224,7 +224,7 @@ class _RunningProcess:
             return None
         if self.group is not None and (used := self.group.usage()):
             return used
-        return procfs.measure_usage([self._pid, *procfs.descendants(self._pid)])
+        return procfs.measure_usage([self._pid, *list_descendants(self._pid)])
 
 
 class _FailedStart:
@@ -299,29 +299,18 @@ def _spawn_process(
     ``procs_files`` are the descriptors of its cgroup; they are closed. Raises
     :class:`MachineError`.
     """
-    # Move them above the target numbers, so that none is overwritten before it is duplicated.
-    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD) for fd in (*streams, *procs_files)]
-    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(sources)]
     script = f'cd -- "$1" || exit 127; shift; {enter_script(len(procs_files))}exec "$@"'
-    command = [*_pdeathsig_command(), "/bin/sh", "-c", script, "sh", directory, *args]
+    command = ("/bin/sh", "-c", script, "sh", directory, *args)
     try:
-        return os.posix_spawn(
-            command[0],
-            command,
-            environment,
-            file_actions=actions,
-            setsid=True,
-            setsigdef=_DEFAULT_SIGNALS,
+        return spawn_process(
+            with_parent_death_signal(command),
+            (*streams, *procs_files),
+            environment=environment,
+            new_session=True,
+            default_signals=DEFAULT_SIGNALS,
         )
     except OSError as error:
         raise MachineError(f"cannot start a process: {error.strerror}") from error
     finally:
-        for fd in (*sources, *procs_files):
-            with suppress(OSError):
-                os.close(fd)
-
-
-def _pdeathsig_command() -> list[str]:
-    """Return the command that makes the kernel kill a program when we die (PR_SET_PDEATHSIG)."""
-    wrapper = shutil.which("setpriv")
-    return [wrapper, "--pdeathsig", "KILL", "--"] if wrapper else []
+        for fd in procs_files:
+            os.close(fd)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from danlu.engine.types import VolumeMount
 from danlu.jobs.local.engine import ReplicaEngine
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings
@@ -18,6 +17,7 @@ from danlu.jobs.local.topology import FILES_MOUNT, runs_in_container
 from danlu.jobs.local.volumes import create_volumes, remove_volumes, resolve_volumes
 from danlu.jobs.types import Submission
 from danlu.sandbox import userns
+from danlu.sandbox.types import Mount
 from danlu.training.framework import GeneratedFile
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
@@ -116,14 +116,14 @@ class ReplicaEnvironment:
         remove_volumes(directory)
         return create_volumes(wanted, directory, mounting=userns.has_entered()) if wanted else {}
 
-    def mounts(self, replica: ReplicaId) -> tuple[VolumeMount, ...]:
+    def mounts(self, replica: ReplicaId) -> tuple[Mount, ...]:
         """Return the mounts of all containers: the framework's files and progress credentials."""
-        mounts = [VolumeMount(self._job_dir.files, FILES_MOUNT, readonly=True)]
+        mounts = [Mount(FILES_MOUNT, self._job_dir.files, readonly=True)]
         if _create_checkpoint_directory(self._checkpoints):
-            mounts.append(VolumeMount(self._checkpoints, CHECKPOINTS_MOUNT))
+            mounts.append(Mount(CHECKPOINTS_MOUNT, self._checkpoints))
         if self._progress is not None and self._progress.port is not None:
             credentials = self._progress.files(replica)
-            mounts.append(VolumeMount(credentials, CREDENTIALS_MOUNT, readonly=True))
+            mounts.append(Mount(CREDENTIALS_MOUNT, credentials, readonly=True))
         return tuple(mounts)
 
     def open_container_engine(self) -> ReplicaEngine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from danlu.sources.apt.host_config import require_programs
 from danlu.sources.apt.package_index import parse_records
 from danlu.sources.apt.private_apt import PrivateApt, hold_lock
 from danlu.sources.apt.resolver import candidate_versions
+from danlu.sources.http import hash_file
 from danlu.util.files import write_atomic
 from danlu.util.process_activity import run_program
 
@@ -72,7 +72,7 @@ class DebCache:
         """Return whether the file exists with the locked content; a damaged file is removed."""
         path = self.path(deb)
         try:
-            if path.stat().st_size == deb.size and _hash_file(path) == deb.sha256:
+            if path.stat().st_size == deb.size and hash_file(path) == deb.sha256:
                 return True
         except FileNotFoundError:
             return False
@@ -89,7 +89,7 @@ class DebCache:
                 shutil.copyfile(source, path)
         if not path.is_file():
             return False
-        if path.stat().st_size != deb.size or _hash_file(path) != deb.sha256:
+        if path.stat().st_size != deb.size or hash_file(path) != deb.sha256:
             return False
         path.chmod(0o644)
         os.replace(path, self.path(deb))
@@ -104,11 +104,6 @@ class DebCache:
             text = _read_control(self.path(deb))
             write_atomic(path, text.encode(), sync=False)
             return text
-
-
-def _hash_file(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_control(path: Path) -> str:

@@ -11,9 +11,9 @@
 
 A mutant is the source with one small error: a negated condition, another comparison, a `raise`,
 `return` or call that is missing, another constant, a missing element or flag. It is *killed* if a
-quick test fails, and *survives* if all pass. First all tests run once on
-the unchanged code, and the functions that each of them calls are recorded; then each mutant is run
-against the tests that call its function.
+quick test fails, and *survives* if all pass. First all tests run once on the unchanged code, and
+the functions that each of them calls, also in forked children, are recorded; then each mutant is
+run against the tests that call its function. Why not mutmut: docs/architecture/decisions.md.
 
 The sample depends on a hash of each mutant's name, so it stays the same when other code changes.
 Whether a survivor is *equivalent* (no test can tell it from the original) is recorded with a reason
@@ -83,10 +83,13 @@ PACKAGES = {
         (
             *("tests/lang", "tests/assemble", "tests/resolve/test_toolchains.py"),
             *("tests/resolve/test_vscode.py", "tests/resolve/test_http_files.py"),
-            "tests/resolve/test_julia_packages.py",
+            *("tests/resolve/test_julia_packages.py", "tests/resolve/test_r_packages.py"),
+            "tests/resolve/test_copied_images.py",
         ),
     ),
-    "sandbox": MutatedPackage(("sandbox",), ("tests/sandbox",)),
+    "sandbox": MutatedPackage(
+        ("sandbox",), ("tests/sandbox", "tests/sources/test_pypi_indexes.py")
+    ),
     "resolve": MutatedPackage(
         ("resolve/lockfile.py", "resolve/python/pylock.py", "resolve/python/packages.py"),
         ("tests/resolve",),

@@ -39,6 +39,7 @@ from danlu.graph.ops import (
     Files,
     HttpFile,
     ImageSource,
+    LoaderCache,
     Merge,
     OwnDirectories,
     Squash,
@@ -47,8 +48,10 @@ from danlu.graph.ops import (
 )
 from danlu.graph.types import Graph, Vertex
 from danlu.lang.functions.base import GitConfig, LoginShell
+from danlu.lang.functions.cuda import CudaToolkit
 from danlu.lang.functions.runtime import EnvironmentVariables
 from danlu.lang.functions.steps import CopyStep, HttpStep, LockedHttp, RunStep, StepSecret
+from danlu.lang.package_layers import group_packages
 
 HASH = "0123456789abcdef" * 4
 
@@ -175,6 +178,8 @@ def test_steps_follow_all_declarations_in_order() -> None:
     make = last.inputs[0]
     assert isinstance(make.op, Exec)
     assert make.op.secrets[0].id == "token"
+    assert (make.op.context, make.op.context_digest) == (False, "")
+    assert (last.op.working_directory, make.op.working_directory) == ("/workspace", "/home/envd")
     copied = make.inputs[0].inputs[1].op
     assert copied == CopyContext("src", "/app", "sha256:1", 1000, 1001, 1700)
     fetched = make.inputs[0].inputs[0].inputs[1].op
@@ -222,6 +227,39 @@ def test_an_editable_package_is_copied_only_into_an_image_for_elsewhere() -> Non
     assert isinstance(copied, BuildWheel)
     assert (copied.location, copied.sha256) == ("lib", content)
     assert not ops(graph, BuildEditable)
+
+
+def test_the_loader_finds_the_libraries_of_cuda() -> None:
+    packages = (wheel("nvidia-cuda-runtime"), wheel("nvidia-cudnn-cu13"), wheel("numpy"))
+    graph = assemble(
+        with_declarations(CudaToolkit("13.0", cudnn="*")), replace(LOCK, packages=packages)
+    )
+    (cache,) = (vertex for vertex in graph.walk() if isinstance(vertex.op, LoaderCache))
+    assert isinstance(cache.op, LoaderCache)
+    site = "/opt/venv/lib/python3.11/site-packages/nvidia"
+    config, *links = cache.op.entries
+    assert config.content == f"{site}/cu13/lib\n{site}/cudnn/lib\n"
+    assert {entry.path: entry.target for entry in links} == {
+        "/usr/local/cuda": f"{site}/cu13",
+        f"{site}/cu13/lib64": "lib",
+    }
+    below = [vertex.op for vertex in cache.inputs[0].inputs if isinstance(vertex.op, Wheel)]
+    assert len(below) == 2, "the loader's cache depends on the wheels of NVIDIA alone"
+
+
+@pytest.mark.parametrize("count", [40, 60])
+def test_many_packages_of_a_language_share_layers(count: int) -> None:
+    vertices = {f"p{n:02}": Vertex(Merge(), (), f"p{n:02}", "r") for n in range(count)}
+    grouped = group_packages(vertices)
+    if count == 40:
+        assert grouped == tuple(vertices.values())
+        return
+    assert all(isinstance(vertex.op, Squash) for vertex in grouped)
+    assert [vertex for group in grouped for vertex in group.inputs] == list(vertices.values())
+    assert 1 < len(grouped) < count / 2
+    # One more package changes one group.
+    more = group_packages(dict(sorted({**vertices, "p30a": Vertex(Merge(), (), "x")}.items())))
+    assert len({group.inputs for group in grouped} - {group.inputs for group in more}) == 1
 
 
 def test_a_credential_of_an_index_never_enters_the_image() -> None:

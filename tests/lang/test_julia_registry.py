@@ -157,6 +157,36 @@ def test_packages_that_are_part_of_julia_are_not_installed() -> None:
     assert not is_standard("SuiteSparse", release)
 
 
+@pytest.mark.parametrize(
+    ("version", "changed", "part"),
+    [
+        ("1.6.7", "Downloads", True),
+        ("1.5.4", "Downloads", False),
+        ("1.8.5", "SuiteSparse", True),
+        ("1.9.0", "SuiteSparse", False),
+        ("1.11.7", "MbedTLS_jll", True),
+        ("1.12.0", "MbedTLS_jll", False),
+        ("1.12.0", "OpenSSL_jll", True),
+        ("1.11.7", "OpenSSL_jll", False),
+        ("1.11.0", "StyledStrings", True),
+        ("1.10.10", "StyledStrings", False),
+        ("1.12.0", "JuliaSyntaxHighlighting", True),
+        ("1.11.7", "JuliaSyntaxHighlighting", False),
+        ("1.7.0", "libblastrampoline_jll", True),
+        ("1.6.7", "libblastrampoline_jll", False),
+        ("1.9.0", "LLD_jll", True),
+        ("1.8.5", "LLD_jll", False),
+    ],
+)
+def test_each_release_of_julia_has_its_own_packages(version: str, changed: str, part: bool) -> None:
+    release = parse_version(version)
+    assert release is not None
+    assert is_standard(changed, release) is part
+    for name in ("Dates", "InteractiveUtils", "LinearAlgebra", "Pkg", "REPL", "Random", "Test"):
+        assert is_standard(name, release)
+    assert not is_standard("DataFrames", release)
+
+
 def test_contradiction_names_both_sides() -> None:
     registry = RegistryTexts()
     registry.add("Runes", "1.0.0")

@@ -121,6 +121,7 @@ WRONG = [
     ),
     ("def build():\n    1 / 0\n", "ZeroDivisionError: division by zero", 2, "1 / 0", ""),
     ("def build()\n    pass\n", "syntax error: expected ':'", 1, None, ""),
+    ("x = 1\ndef build(:\n    pass\n", "syntax error: invalid syntax", 2, ":", ""),
     ("import nope\n", "No module named 'nope'", 1, "import nope", ""),
     ("import sys\nsys.exit(3)\n", "called exit()", 2, "sys.exit(3)", ""),
     ("def build():\n    build()\n", "recursion depth", 2, "build()", ""),
@@ -152,6 +153,12 @@ def test_error_has_its_location(
     assert error.span is not None
     assert (error.span.file, error.span.line) == ("build.py", line)
     assert mark is None or get_marked_text(error) == mark
+
+
+def test_error_at_the_end_of_a_line_has_its_column() -> None:
+    span = read_error("def build()\n    pass\n").span
+    assert span is not None
+    assert (span.line, span.column) == (1, len("def build()") + 1)
 
 
 def test_invalid_call_is_reported_even_if_the_file_catches_everything() -> None:

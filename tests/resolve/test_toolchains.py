@@ -197,6 +197,14 @@ def test_rstudio_without_a_system_that_it_is_built_for_is_refused(tmp_path: Path
     assert "RStudio Server cannot be installed on debian12" in error.message
 
 
+def test_rstudio_brings_r_and_the_program_that_changes_users(tmp_path: Path) -> None:
+    language = LANGUAGES["rstudio"]
+    language.fill_mirror(tmp_path / "mirror")
+    locker = SectionLocker(tmp_path, {"rstudio": str(tmp_path / "mirror")})
+    (pin,) = locker.lock(language.section, language.call)
+    assert {"r-base-core", "sudo", "libpq5", "procps", "psmisc"} <= set(pin.system_packages())
+
+
 def test_mirror_that_is_down_is_named_without_its_password(
     language: ToolchainCase, tmp_path: Path
 ) -> None:

@@ -97,11 +97,14 @@ def test_dependency_is_satisfied_by_a_file_of_the_project(
     locker: ExtensionLocker, registry: FakeExtensionRegistry
 ) -> None:
     registry.publish("a.pack", "1.0.0", make_vsix("a.pack", "1.0.0", extensionPack=["a.one"]))
-    registry.publish("a.one", "2.0.0", make_vsix("a.one", "2.0.0"))
+    newer = make_vsix("a.one", "2.0.0", extensionDependencies=["b.two"])
+    registry.publish("a.one", "2.0.0", newer)
+    registry.publish("b.two", "1.0.0", make_vsix("b.two", "1.0.0"))
     (locker.project / "one.vsix").write_bytes(make_vsix("a.one", "1.0.0"))
     for names in (("a.pack", "one.vsix"), ("one.vsix", "a.pack")):
-        pin = locker.lock_extensions(*names)["a.one"]
-        assert (pin.version, pin.mirror) == ("1.0.0", "")
+        pins = locker.lock_extensions(*names)
+        assert set(pins) == {"a.pack", "a.one"}, "without what another version needs"
+        assert (pins["a.one"].version, pins["a.one"].mirror) == ("1.0.0", "")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,12 @@ def test_missing_mount_points_copy_their_parents_metadata(tmp_path: Path) -> Non
     assert os.listxattr(layer / "run") == ["user.note"]
 
 
-PASSWD = "root:x:0:0::/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nbad line\n"
+PASSWD = """\
+root:x:0:0::/root:/bin/sh
+worker:x:1000:1001::/home/worker:/bin/sh
+bad line
+broken:x:7:many::/:/bin/sh
+"""
 GROUP = "root:x:0:\nworker:x:1001:\ndocker:x:50:other,worker\n"
 
 
@@ -133,7 +138,7 @@ def test_users_are_looked_up_in_the_root(
     assert users.find_user(view, name) == user
 
 
-@pytest.mark.parametrize("name", ["nobody", "worker:nobody", "99999999999", "-1"])
+@pytest.mark.parametrize("name", ["nobody", "worker:nobody", "99999999999", "-1", "broken"])
 def test_unknown_user_is_rejected(tmp_path: Path, name: str) -> None:
     view = stack(tmp_path, {"etc/passwd": PASSWD, "etc/group": GROUP})
     with pytest.raises(UsageError):

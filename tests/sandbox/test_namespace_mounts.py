@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -101,6 +102,23 @@ def test_secret_without_a_readable_value_is_refused(tmp_path: Path) -> None:
     with secrets.mount_secrets([], {}, work=tmp_path) as nothing:
         assert nothing == ()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_agent_is_shown_read_only_and_never_a_key(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    for name in ("id_ed25519", "known_hosts"):
+        (tmp_path / ".ssh" / name).touch()
+    environ = {"HOME": str(tmp_path)}
+    shown = secrets.agent_mounts(tmp_path / "socket", environ)
+    assert [mount.source for mount in shown] == [
+        tmp_path / "socket",
+        tmp_path / ".ssh/known_hosts",
+    ]
+    assert all(mount.readonly for mount in shown)
+    variables = secrets.agent_environment(environ)
+    assert variables["SSH_AUTH_SOCK"] == shown[0].target
+    assert shown[1].target in variables["GIT_SSH_COMMAND"]
+    assert secrets.agent_environment({}) == {"SSH_AUTH_SOCK": shown[0].target}
 
 
 # -- devices
@@ -259,7 +277,18 @@ def test_older_kernel_mounts_the_layers_too(
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSYS, "no such system call")
 
+    class LateThread(threading.Thread):
+        """Runs only when it is waited for."""
+
+        def start(self) -> None:
+            pass
+
+        def join(self, timeout: float | None = None) -> None:
+            super().start()
+            super().join(timeout)
+
     monkeypatch.setattr(_linux, "mount_overlay", refuse)
+    monkeypatch.setattr(threading, "Thread", LateThread)
 
     def act() -> tuple[dict[str, str], set[str], str]:
         directory = os.getcwd()

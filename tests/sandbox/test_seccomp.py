@@ -113,6 +113,24 @@ def test_32_bit_architectures_are_included(machine: str, architectures: list[str
     assert render_filter(data, (), machine=machine)["architectures"] == architectures
 
 
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        ("aarch64", "arm64"),
+        ("armv7l", "arm"),
+        ("i686", "x86"),
+        ("loongarch64", "loong64"),
+        ("ppc64le", "ppc64le"),
+        ("riscv64", "riscv64"),
+        ("s390x", "s390x"),
+        ("x86_64", "amd64"),
+    ],
+)
+def test_rules_name_machines_as_go_does(machine: str, name: str) -> None:
+    rules = [rule("own", includes={"arches": [name]}), rule("other", excludes={"arches": [name]})]
+    assert render(rules, machine=machine) == ["own"]
+
+
 def test_podman_profile_may_name_errors() -> None:
     data = b"""{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrno": "ENOSYS", "defaultErrnoRet": 1,
         "syscalls": [

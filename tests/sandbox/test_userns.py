@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from danlu.errors import MachineError
 from danlu.sandbox import userns
 from danlu.util.id_maps import IdMaps, load_recorded_id_maps, suggest_usermod
 from danlu.util.paths import Paths
+from tests.sandbox.namespace_process import run_inside
 
 
 def test_entering_with_threads_is_an_error(tmp_path: Path) -> None:
@@ -174,3 +177,75 @@ def test_single_id_is_not_recorded_for_an_existing_store(
     assert load_recorded_id_maps(tmp_path / "store") is None
     enter_with(monkeypatch, ROOTLESS, tmp_path / "store")
     assert load_recorded_id_maps(tmp_path / "store") == ROOTLESS
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_ordinary_account_is_root_in_a_namespace_of_its_own(home: Path, ids: bool) -> None:
+    def act() -> tuple[tuple[int, int], bool, bool, int]:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+        count = sum(int(line.split()[2]) for line in lines)
+        return (os.getuid(), os.getgid()), userns.is_rootless(), userns.has_single_id(), count
+
+    try:
+        owner, rootless, single, count = run_inside(act, home=home, ordinary=True, ids=ids)
+    except AssertionError as error:
+        if os.geteuid() != 0 and "MachineError" in str(error):
+            pytest.skip("needs user namespaces")
+        raise
+    assert owner == (0, 0)
+    assert rootless
+    assert single is (count == 1)
+    if os.geteuid() == 0:
+        assert count == (65537 if ids and shutil.which("newuidmap") else 1)
+
+
+def test_failure_of_newuidmap_is_reported_with_its_output(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = home / "newuidmap"
+    program.write_text("#!/bin/sh\necho not setuid >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(userns, "_subordinate_maps", lambda: [[str(program), "0", "1", "1"]])
+
+    with pytest.raises(AssertionError, match="cannot map the subordinate ids"):
+        run_inside(lambda: None, home=home, ordinary=True)
+
+
+def test_subordinate_ids_are_mapped_by_the_programs_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranges = {"/etc/subuid": [userns._IdRange(100000, 5)], "/etc/subgid": [userns._IdRange(7, 6)]}
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}")
+    monkeypatch.setattr(userns, "_read_subid_file", lambda file, name: ranges[file])
+    assert userns._subordinate_maps() == [
+        ["/bin/newuidmap", "0", str(os.geteuid()), "1", "1", "100000", "5"],
+        ["/bin/newgidmap", "0", str(os.getegid()), "1", "1", "7", "6"],
+    ]
+    ranges["/etc/subgid"] = []
+    monkeypatch.setattr(userns, "_query_getsubids", lambda name, flag: [])
+    with pytest.raises(MachineError, match="/etc/subgid has no line for"):
+        userns._subordinate_maps()
+
+
+@pytest.mark.parametrize(
+    ("account", "message"),
+    [(0, "root is not allowed to mount"), (1000, "cannot create namespaces")],
+)
+def test_refusal_is_explained_for_the_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: int, message: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: account)
+    refusal = OSError(errno.EPERM, "Operation not permitted")
+    proc = write_proc(tmp_path, "user/max_user_namespaces", "9\n", uid_map="0 1000 1\n")
+    assert message in userns.explain_namespace_error(refusal, proc=proc).message
+    other = OSError(errno.ENOSPC, "No space left on device")
+    assert "No space left" in userns.explain_namespace_error(other, proc=proc).message
+
+
+def test_setting_is_named_to_an_ordinary_account_outside_any_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    proc = write_proc(tmp_path, "user/max_user_namespaces", "0\n", uid_map="0 0 4294967295\n")
+    error = userns.explain_namespace_error(OSError(errno.ENOSPC, "No space left"), proc=proc)
+    assert "does not allow unprivileged users" in error.message

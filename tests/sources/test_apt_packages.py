@@ -29,7 +29,7 @@ from danlu.sources.apt import (
     private_apt_for,
     write_repository,
 )
-from danlu.sources.apt.errors import suggest_names
+from danlu.sources.apt.errors import parse_providers, parse_unknown_packages, suggest_names
 from danlu.sources.apt.private_apt import LIST_MAX_AGE, UNUSED_MAX_AGE
 from danlu.sources.apt.resolver import check_names, resolve_install
 from danlu.util.config import Configuration
@@ -467,3 +467,25 @@ def test_nearest_names_are_few_and_close() -> None:
     assert suggest_names("libcurl5", names)[0] in ("libcurl4", "libcurl3")
     assert suggest_names("gti", names)[0] == "git"
     assert suggest_names("qqqq", names) == ()
+
+
+def test_unknown_packages_are_read_from_apts_messages() -> None:
+    output = (
+        "E: Unable to locate package tool\n"
+        "E: Version '2.0*' for 'other' was not found\n"
+        "E: Unable to locate package tool\n"
+        "E: Package 'virtual' has no installation candidate\n"
+    )
+    assert parse_unknown_packages(output) == [("tool", ""), ("other", "2.0*"), ("virtual", "")]
+
+
+def test_providers_are_the_indented_lines_below_a_virtual_package() -> None:
+    output = (
+        "Package mta is a virtual package provided by:\n"
+        "  exim4 4.96 (= 4.96)\n"
+        "  postfix 3.7\n"
+        "You should explicitly select one to install.\n"
+        "\n"
+        "E: Package 'mta' has no installation candidate\n"
+    )
+    assert parse_providers(output) == {"mta": ["exim4", "postfix"]}

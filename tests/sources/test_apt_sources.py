@@ -9,6 +9,7 @@ import pytest
 from danlu.errors import MachineError, UsageError
 from danlu.graph.ops import Platform
 from danlu.sources.apt.archive import (
+    _with_usable_key,
     debian_architecture,
     find_archive,
     find_release,
@@ -87,6 +88,58 @@ def test_a_suite_of_the_same_family_is_derived_from_the_machines_own() -> None:
     archive = find_archive(find_release("debian13"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
     assert list(uris(archive.entries)) == ["trixie", "trixie-updates"]
     assert archive.mirror_count == 2
+
+
+@pytest.mark.parametrize(
+    ("signed_by", "family", "kept"),
+    [
+        ("{key}", "debian", True),
+        ("{key} {key}", "debian", True),
+        ("{key} /absent/key.gpg", "debian", False),
+        ("/absent/key.gpg", "ubuntu", False),
+        ("-----BEGIN PGP PUBLIC KEY BLOCK-----", "ubuntu", True),
+        ("", "debian", True),
+        ("", "ubuntu", False),
+    ],
+)
+def test_keyring_of_this_machine_takes_the_place_of_one_that_it_lacks(
+    tmp_path: Path, signed_by: str, family: str, kept: bool
+) -> None:
+    own, other = tmp_path / "own.gpg", tmp_path / "configured.gpg"
+    for path in (own, other):
+        path.touch()
+    entry = SourceEntry(("http://h/x",), "s", ("main",), signed_by=signed_by.format(key=own))
+    mirror = MirrorConfig(urls=("http://h/x",), keyring=str(other))
+    expected = entry.signed_by if kept else str(other)
+    assert _with_usable_key(entry, family, mirror).signed_by == expected
+
+
+def test_security_archive_of_the_machine_is_that_of_another_release_too() -> None:
+    lines = (
+        "deb http://h/debian bookworm main\ndeb http://s/debian-security bookworm-security main\n"
+    )
+    machine = HostApt(entries=tuple(parse_one_line(lines)))
+    for release, suite in (("debian12", "bookworm-security"), ("debian13", "trixie-security")):
+        archive = find_archive(find_release(release), "amd64", host=machine, config=NO_MIRRORS)
+        assert uris(archive.entries)[suite] == ("http://s/debian-security",)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_entries_for_the_release_itself_beat_those_of_another(order: int) -> None:
+    lines = [
+        "deb http://one.example/debian bookworm main",
+        "deb http://two.example/debian bookworm main",
+        "deb http://old.example/debian bullseye main",
+        "deb http://older.example/debian bullseye main",
+    ]
+    machine = HostApt(entries=tuple(parse_one_line("\n".join(lines[::order]))))
+    exact = find_archive(find_release("debian12"), "amd64", host=machine, config=NO_MIRRORS)
+    assert sorted(uris(exact.entries)["bookworm"]) == [
+        "http://one.example/debian",
+        "http://two.example/debian",
+    ]
+    derived = find_archive(find_release("debian13"), "amd64", host=machine, config=NO_MIRRORS)
+    assert len(uris(derived.entries)["trixie"]) == 4
 
 
 def test_other_archives_that_use_the_codename_are_not_taken_for_the_distribution() -> None:
@@ -216,6 +269,7 @@ def test_apt_files_are_read_from_the_configured_directories(
     (parts / "debian.sources").write_text(DEB822)
     (parts / "x.list").write_text("deb http://x.example/debian bookworm-security main\n")
     (parts / "ignored.save").write_text("deb http://ignored.example/debian bookworm main\n")
+    (tmp_path / "etc" / "main.list").write_text("deb http://main.example/debian sid main\n")
     lists = tmp_path / "lists"
     lists.mkdir()
     (lists / "mirror.example_debian_dists_bookworm_InRelease").write_text(
@@ -223,12 +277,13 @@ def test_apt_files_are_read_from_the_configured_directories(
     )
     dump = (
         f'Dir "{tmp_path}";\nDir::Etc "etc";\nDir::Etc::sourceparts "parts";\n'
-        f'Dir::State::lists "{lists}";\n'
+        f'Dir::State::lists "{lists}";\nDir::Etc::sourcelist "main.list";\n'
         'Acquire::http::Proxy "http://proxy.example:3128";\nAcquire::Languages:: "de";\n'
         'APT::Default-Release "sid";\n'
     )
     host_config = parse_host_config(dump)
     assert [entry.suite for entry in host_config.entries] == [
+        "sid",
         "bookworm",
         "bookworm-updates",
         "bookworm-security",
@@ -236,6 +291,8 @@ def test_apt_files_are_read_from_the_configured_directories(
     assert host_config.settings == ('Acquire::http::Proxy "http://proxy.example:3128";',)
     assert host_config.origins["http://mirror.example/debian", "bookworm"] == ("Debian", "bookworm")
     assert host_config.trusted_parts == str(tmp_path / "etc" / "trusted.gpg.d")
+    (tmp_path / "etc" / "main.list").unlink()
+    assert len(parse_host_config(dump).entries) == 3
 
 
 @pytest.mark.parametrize("name", ["debian99", "debian", "fedora40", "", "Debian12"])

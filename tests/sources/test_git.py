@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import OutsideError, UsageError
-from danlu.sources.git import checkout, digest_tree, read_repository, resolve_commit
+from danlu.sources.git import (
+    _git_environment,
+    checkout,
+    digest_tree,
+    read_repository,
+    resolve_commit,
+)
 
 
 def git(directory: Path, *args: str) -> str:
@@ -71,6 +77,35 @@ def test_a_missing_repository_is_an_outside_error(tmp_path: Path, cache: Path) -
 def test_options_and_commands_are_rejected_as_addresses(url: str, ref: str, cache: Path) -> None:
     with pytest.raises(UsageError, match="invalid repository URL or ref"):
         resolve_commit(url, ref, cache=cache)
+    with pytest.raises(UsageError):
+        checkout(url, ref or "0" * 40, cache=cache)
+    assert not cache.exists()
+
+
+def test_credentials_of_the_address_are_not_in_the_checkout(
+    repository: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gitconfig"
+    config.write_text(f'[url "{repository.parent.as_uri()}/"]\n\tinsteadOf = https://ada:pass@h/\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    head = git(repository, "rev-parse", "HEAD")
+    directory = checkout("https://ada:pass@h/upstream", head, cache=cache)
+    assert git(directory, "remote", "get-url", "origin") == "https://h/upstream"
+    assert "pass" not in (directory / ".git/config").read_text()
+
+
+def test_git_asks_nobody_and_keeps_the_users_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {
+        *("GIT_ASKPASS", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_CONFIG_GLOBAL"),
+        *("GIT_PROXY_COMMAND", "GIT_HTTP_USER_AGENT", "GIT_TRACE"),
+    }
+    dropped = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_TEMPLATE_DIR"}
+    for name in (*kept, *dropped):
+        monkeypatch.setenv(name, "x")
+    environment = _git_environment()
+    assert kept <= environment.keys()
+    assert not dropped & environment.keys()
+    assert environment["GIT_TERMINAL_PROMPT"] == "0"
 
 
 def test_a_checkout_has_the_commit_and_its_tags(repository: Path, cache: Path) -> None:
@@ -134,6 +169,13 @@ def test_reading_gives_build_files_and_the_commit(repository: Path, cache: Path)
     subprocess.run(["rm", "-rf", repository], check=True)
     again = read_repository(url, "main", commit=head, cache=cache, offline=True)
     assert again == included
+
+
+def test_an_executable_build_file_is_read(repository: Path, cache: Path) -> None:
+    (repository / "lib.envd").chmod(0o755)
+    git(repository, "commit", "-qam", "executable")
+    included = read_repository(repository.as_uri(), "", commit="", cache=cache)
+    assert set(included.files) == {"lib.envd"}
 
 
 def test_a_symbolic_link_is_rejected_as_build_file(repository: Path, cache: Path) -> None:

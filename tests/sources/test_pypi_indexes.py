@@ -149,8 +149,10 @@ def test_pips_proxy_is_used_unless_one_is_set(home: Path) -> None:
         uv_environment(IndexSettings(), home, environ(home))["HTTPS_PROXY"]
         == "http://proxy.test:3128"
     )
-    env = uv_environment(IndexSettings(), home, environ(home, https_proxy="http://other"))
-    assert "HTTPS_PROXY" not in env
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        env = uv_environment(IndexSettings(), home, environ(home, **{name: "http://other"}))
+        assert env[name] == "http://other"
+        assert env.get("HTTPS_PROXY") in (None, "http://other")
 
 
 def test_variables_that_change_our_cache_or_output_are_removed(home: Path) -> None:

@@ -58,7 +58,7 @@ class JuliaPackageLocker:
         inputs: str,
     ) -> None:
         self._requested = requested
-        self._old = {pin.tree: pin for pin in pins if pin.kind != "standard"}
+        self._old = {pin.tree: pin for pin in pins}
         self._resolver = resolver
         self._julia = julia
         self._inputs = inputs

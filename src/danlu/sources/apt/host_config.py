@@ -80,7 +80,7 @@ def _directory_setting(config: Mapping[str, str], name: str, default: str) -> st
 def _source_files(config: Mapping[str, str]) -> list[Path]:
     single = Path(_directory_setting(config, "Dir::Etc::sourcelist", "sources.list"))
     parts = Path(_directory_setting(config, "Dir::Etc::sourceparts", "sources.list.d"))
-    files = [single] if single.is_file() else []
+    files = [single]
     if parts.is_dir():
         files += sorted(file for file in parts.iterdir() if file.suffix in (".list", ".sources"))
     return files
@@ -91,7 +91,7 @@ def _read_entries(files: list[Path]) -> tuple[SourceEntry, ...]:
     for file in files:
         try:
             text = file.read_text(errors="replace")
-        except OSError:  # not readable: apt run by this user could not read it, either
+        except OSError:  # absent, or not readable: apt run by this user could not read it, either
             continue
         entries += parse_deb822(text) if file.suffix == ".sources" else parse_one_line(text)
     return tuple(entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,9 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     subprocess.run(["umount", str(directory)], check=True)
 
 
-def fill(place: Path, *, leave: int = 0) -> None:
+def fill(place: Path, *, leave: int = 0, name: str = "filler") -> None:
     """Fill the disk to the last byte."""
-    with (place / "filler").open("wb", buffering=0) as file:
+    with (place / name).open("wb", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             try:
                 while True:
@@ -106,11 +107,25 @@ def test_full_disk_can_be_cleaned(disk: Path, make_layer: MakeLayer) -> None:
             make_layer(store, str(number))
         store.put_blob(os.urandom(3 << 20))
     fill(disk)
-    with Store.open(disk / "store") as store:
+    # Others that find the disk full, such as a download, take what there is.
+    for number in range(3):
+        with suppress(StoreError), Store.open(disk / "store"):
+            fill(disk, name=f"filler-{number}")
+    with Store.open(disk / "store", frees_space=True) as store:
         gone = store.collect(0)
         assert (gone.layers, gone.blobs) == (20, 1)
         assert store.check() == []
         make_layer(store, "again")
+
+
+def test_a_full_store_is_not_reported_as_damaged(disk: Path) -> None:
+    with Store.open(disk / "store"):
+        pass
+    (disk / "store" / "reserve").unlink()
+    fill(disk)
+    with pytest.raises(StoreError, match="no space left") as caught:
+        Store.open(disk / "store")
+    assert "image prune" in caught.value.hint
 
 
 def test_a_store_is_not_created_on_a_full_disk(disk: Path) -> None:

@@ -70,15 +70,17 @@ command = group(
 
 
 @contextmanager
-def _open_store(run: Session, *, as_root: bool = False) -> Iterator[Store]:
-    """Open the user's store.
+def _open_store(
+    run: Session, *, as_root: bool = False, frees_space: bool = False
+) -> Iterator[Store]:
+    """Open the user's store; ``frees_space`` is as in :meth:`Store.open`.
 
     ``as_root`` is needed to write, fully read or remove the trees of layers: files keep their
     owners there, so an unprivileged process first becomes root of a user namespace.
     """
     if as_root:
         userns.enter(run.paths)
-    with Store.open(run.paths.store) as store:
+    with Store.open(run.paths.store, frees_space=frees_space) as store:
         yield store
 
 
@@ -328,7 +330,7 @@ def rm(images: tuple[str, ...]) -> None:
     names. Run `danlu image prune` afterwards to free the space.
     """
     run = current_session()
-    with _open_store(run) as store:
+    with _open_store(run, frees_space=True) as store:
         removed = remove_images(store, images)
     for name in removed.names:
         run.terminal.info(f"removed name {name}")
@@ -361,7 +363,7 @@ def prune(keep: int | None, everything: bool, form: str) -> None:
     if limit is None:
         configured = run.settings.config.store_limit
         limit = parse_size(configured) if configured else _UNLIMITED
-    with _open_store(run, as_root=True) as store:
+    with _open_store(run, as_root=True, frees_space=True) as store:
         report = prune_images(store, run.paths, limit)
     if form == "json":
         print_json(msgspec.structs.asdict(report), run.terminal)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from danlu.errors import StoreError
-from danlu.util.disk_full import disk_full_error, is_disk_full
+from danlu.util.disk_full import disk_full_error, is_disk_full, ran_out_of_space
 
 _REPAIR_HINT = (
     "run `danlu image check --repair` to remove damaged data; the next build recreates it"
@@ -66,6 +66,14 @@ def _from_sqlite_error(error: sqlite3.Error, root: Path) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return disk_full_error(f"the store ({root})")
+    if code == sqlite3.SQLITE_IOERR:
+        # Also for the file with its shared memory that it cannot extend (SQLITE_IOERR_SHMSIZE).
+        if ran_out_of_space(root):
+            return disk_full_error(f"the store ({root})")
+        return StoreError(
+            f"cannot use the store's index ({root}): {error}",
+            hint="the disk may be failing, or a quota be exhausted: check the kernel log (dmesg)",
+        )
     if is_corruption(error):
         return StoreError(f"the store's index is damaged ({root}): {error}", hint=_REPAIR_HINT)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -64,7 +64,9 @@ def read_boot_id() -> str:
 class StoreIndex:
     """An open store's index and locks. Threads take turns; must not be used across ``fork``."""
 
-    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, root: Path, *, clock: Callable[[], float] = time.time, frees_space: bool = False
+    ) -> None:
         root = root.absolute()
         self.root = root
         self.clock = clock
@@ -81,7 +83,8 @@ class StoreIndex:
         self._pending_uses: dict[tuple[Kind, str], float] = {}
         if not self._is_ready():
             self._initialize()
-        self.connection = self._connect_or_free_space()
+        self._has_borrowed_space = False
+        self.connection = self._connect_or_free_space(0 if frees_space else _KEPT_RESERVE_BYTES)
         self._gate = os.open(root / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _is_ready(self) -> bool:
@@ -124,14 +127,15 @@ class StoreIndex:
             write_atomic(self.root / "version", f"{VERSION}\n".encode())
             reserve_space(self)
 
-    def _connect_or_free_space(self) -> sqlite3.Connection:
+    def _connect_or_free_space(self, kept_reserve: int) -> sqlite3.Connection:
         try:
             return self._open_connection()
         except sqlite3.OperationalError:
             # On a full disk SQLite cannot create its -wal and -shm files, so not even a command
             # that frees space could open the index.
-            if not release_space(self):
+            if not release_space(self, keep=kept_reserve):
                 raise
+            self._has_borrowed_space = True
             return self._open_connection()
 
     def _open_connection(self) -> sqlite3.Connection:
@@ -159,6 +163,8 @@ class StoreIndex:
                 return
             self.flush_uses()
             self.connection.close()
+            if self._has_borrowed_space:
+                reserve_space(self)
             os.close(self._gate)
             self._gate = -1
 
@@ -308,31 +314,37 @@ class StoreIndex:
 #: Enough for SQLite's -wal and -shm files and a transaction that deletes rows.
 _RESERVE_BYTES = 4 << 20
 
+#: What is left to commands that free space: others could fill what they get with something else.
+_KEPT_RESERVE_BYTES = 2 << 20
+
 
 def reserve_space(index: StoreIndex) -> None:
     """Allocate the reserve, so that a full disk can still be cleaned, if there is room."""
-    path = index.root / "reserve"
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(index.root / "reserve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return
+    size = os.fstat(descriptor).st_size
     try:
         # Real blocks. A sparse file (ftruncate) would free nothing when it is removed.
         os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
     except OSError:
         with suppress(OSError):
-            path.unlink()
+            os.ftruncate(descriptor, size)
     finally:
         os.close(descriptor)
 
 
-def release_space(index: StoreIndex) -> bool:
-    """Free the reserve; return whether it existed.
+def release_space(index: StoreIndex, *, keep: int = 0) -> bool:
+    """Free the reserve except ``keep`` bytes; return whether that freed anything.
 
     Removing objects starts with a write to the index, which needs some space itself.
     """
+    path = index.root / "reserve"
     try:
-        (index.root / "reserve").unlink()
+        if path.stat().st_size <= keep:
+            return False
+        os.truncate(path, keep)
     except OSError:
         return False
     return True

@@ -46,21 +46,21 @@ def check_store(root: Path, *, repair: bool = False) -> list[StoreInconsistency]
     """
     findings: list[StoreInconsistency] = []
     with ErrorTranslator(root):
-        damage = _find_corruption(root)
+        damage = _find_corruption(root, repair=repair)
     if damage:
         findings.append(StoreInconsistency("index-damaged", INDEX, damage, repair))
         if not repair:
             return findings
         with ErrorTranslator(root):
             _rebuild_index(root)
-    with Store.open(root) as store:
+    with Store.open(root, frees_space=repair) as store:
         return findings + store.check(repair)
 
 
-def _find_corruption(root: Path) -> str:
+def _find_corruption(root: Path, *, repair: bool) -> str:
     """Return what is wrong with the index; empty if nothing is."""
     try:
-        Store.open(root).close()
+        Store.open(root, frees_space=repair).close()
         with closing(sqlite3.connect(root / INDEX)) as connection:
             for table in _TABLES:
                 connection.execute(f"SELECT 1 FROM {table} LIMIT 1")

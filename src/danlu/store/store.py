@@ -59,13 +59,17 @@ class Store:
         self._swept = False
 
     @classmethod
-    def open(cls, root: Path, *, clock: Callable[[], float] = time.time) -> Store:
+    def open(
+        cls, root: Path, *, clock: Callable[[], float] = time.time, frees_space: bool = False
+    ) -> Store:
         """Open the store at ``root``, creating it if necessary; takes a few milliseconds.
 
+        ``frees_space`` is for commands that remove something: only they may use the last of the
+        space that is reserved for a full disk.
         Raises :class:`StoreError` if the store was written by a newer danlu or cannot be used.
         """
         with ErrorTranslator(root):
-            return cls(StoreIndex(root, clock=clock))
+            return cls(StoreIndex(root, clock=clock, frees_space=frees_space))
 
     def close(self) -> None:
         """Close the index and release all locks."""

@@ -147,6 +147,9 @@ def list_python_packages(project: Path) -> list[str]:
     return sorted(names & words)
 
 
+#: Seconds of a command: some download gigabytes.
+_COMMAND_LIMIT = 3600
+
 _DECLARING_FILES = ("build.envd", "requirements.txt", "env.yaml")
 
 
@@ -158,13 +161,13 @@ def try_file(file: str, project: Project) -> BuildFileOutcome:
     copy_project(file, project.directory)
     before = (project.directory / "build.envd").read_bytes()
     for command in (["lock"], ["build", "--frozen"]):
-        result = project(*command, check=False)
+        result = project(*command, check=False, timeout=_COMMAND_LIMIT)
         assert (project.directory / "build.envd").read_bytes() == before
         if result.returncode:
             return BuildFileOutcome(file, command[0], result.returncode, result.stderr)
     names = list_python_packages(project.directory)
     program = ["python", "-c", _IMPORT, *names] if names else ["sh", "-c", "echo works"]
-    result = project("run", "--", *program, check=False)
+    result = project("run", "--", *program, check=False, timeout=_COMMAND_LIMIT)
     if result.returncode:
         return BuildFileOutcome(file, "run", result.returncode, result.stderr)
     lines = result.stdout.splitlines()

@@ -48,7 +48,7 @@ def run_client(name: str, packages: Path, server: RunningServer) -> str:
     result = subprocess.run(
         [sys.executable, "-S", CLIENTS / name, str(server.port), str(server.grpc_port)],
         env={"PYTHONPATH": str(packages), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert result.returncode == 0, (result.stderr, server.lines)
     return result.stdout

@@ -30,8 +30,9 @@ from danlu.sources.apt import (
     write_repository,
 )
 from danlu.sources.apt.errors import parse_providers, parse_unknown_packages, suggest_names
+from danlu.sources.apt.package_index import PackageRecord
 from danlu.sources.apt.private_apt import LIST_MAX_AGE, UNUSED_MAX_AGE
-from danlu.sources.apt.resolver import check_names, resolve_install
+from danlu.sources.apt.resolver import _to_deb, check_names, resolve_install
 from danlu.util.config import Configuration
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
@@ -305,6 +306,48 @@ def test_a_mirror_without_the_release_is_named(world: ArchiveScenario, tmp_path:
     world.uri = (tmp_path / "empty").as_uri()
     with pytest.raises(OutsideError):
         world.plan("perl")
+
+
+def test_mirror_may_lack_the_updates_of_a_release(world: ArchiveScenario) -> None:
+    async def work(optional: bool) -> tuple[str, int]:
+        home = await world.home()
+        (entry,) = home.archive.entries
+        updates = replace(entry, suite="bookworm-updates", optional=optional, options=())
+        home = replace(home, archive=replace(home.archive, entries=(entry, updates)))
+        await home.refresh(force=True)
+        plan = await resolve_install(home, ["perl"], keep=())
+        return plan.debs[0].name, home.release_date()
+
+    name, date = anyio.run(work, True)
+    assert name == "perl"
+    assert date > 0
+    with pytest.raises(OutsideError):
+        anyio.run(work, False)
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "/etc/x.deb", "../x.deb", "pool/../../x.deb"])
+def test_record_with_a_path_outside_the_archive_is_refused(path: str) -> None:
+    key = ("tool", "1", "amd64")
+    record = PackageRecord("", {"filename": path, "sha256": "AB" * 32, "size": "3"})
+    with pytest.raises(OutsideError, match="no valid record of tool 1"):
+        _to_deb(key, {key: record}, "bookworm")
+    with pytest.raises(OutsideError, match="no valid record of tool 1"):
+        _to_deb(key, {}, "bookworm")
+    record.fields["filename"] = "./pool/x.deb"
+    deb = _to_deb(key, {key: record}, "bookworm")
+    assert (deb.path, deb.sha256, deb.size) == ("pool/x.deb", "ab" * 32, 3)
+
+
+def test_archive_without_a_date_is_refused(world: ArchiveScenario) -> None:
+    async def work() -> int:
+        home = await world.home()
+        await home.refresh(force=True)
+        (entry,) = home.archive.entries
+        other = replace(home.archive, entries=(replace(entry, suite="sid"),))
+        return replace(home, archive=other).release_date()
+
+    with pytest.raises(OutsideError, match="have no date"):
+        anyio.run(work)
 
 
 def assert_locked_bytes(cache: DebCache, debs: tuple[DebPackage, ...]) -> None:

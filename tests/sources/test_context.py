@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import DanluError, UsageError
-from danlu.sources.build_context import copy_entries, digest_path, list_entries
+from danlu.sources.build_context import (
+    ContextEntry,
+    copy_entries,
+    digest_path,
+    find_ignored,
+    list_entries,
+)
 from danlu.util.safe_paths import ProjectTree
 
 
@@ -238,3 +244,25 @@ def test_danlus_lock_file_is_not_part_of_the_project(project: Path) -> None:
     (project / "danlu.lock").write_text("version = 1\n")
     assert digest_path(project, ".") == before
     assert inside(project, "danlu.lock") == ["danlu.lock"], "but it can be named"
+
+
+def test_sockets_and_devices_are_special(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    kinds = {
+        name: ContextEntry("a", "a", os.stat(path)).is_special
+        for name, path in {
+            "device": Path("/dev/null"),
+            "pipe": tmp_path / "pipe",
+            "file": tmp_path / "file",
+            "directory": tmp_path,
+        }.items()
+    }
+    assert kinds == {"device": True, "pipe": False, "file": False, "directory": False}
+
+
+def test_files_that_do_not_belong_to_the_project_are_found_by_name(tmp_path: Path) -> None:
+    (tmp_path / ".dockerignore").write_text("*.log\nout\n!keep.log\n")
+    paths = ["a.log", "keep.log", "src/b.log", "out/x", "src/a.py", "danlu.lock", ".git/HEAD"]
+    with ProjectTree(tmp_path) as tree:
+        assert find_ignored(tree, paths) == {"a.log", "out/x", "danlu.lock", ".git/HEAD"}

@@ -13,7 +13,7 @@ import pytest
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.sources import http
-from danlu.sources.http import FetchedFile, fetch
+from danlu.sources.http import FetchedFile, _limit_transfers, fetch
 from danlu.util.retry import RetryPolicy
 
 BODY = bytes(range(256)) * 4096
@@ -175,3 +175,13 @@ def test_local_addresses_work_and_others_do_not(tmp_path: Path) -> None:
     assert get((tmp_path / "a b").as_uri(), SHA, tmp_path / "c").size == len(BODY)
     with pytest.raises(UsageError, match="ftp"):
         get("ftp://h/x", None, tmp_path / "c")
+
+
+def test_transfers_of_one_event_loop_share_a_limit() -> None:
+    async def limiters() -> list[anyio.CapacityLimiter]:
+        return [_limit_transfers(), _limit_transfers()]
+
+    first, second = anyio.run(limiters)
+    assert first is second
+    assert first.total_tokens < 20
+    assert anyio.run(limiters)[0] is not first

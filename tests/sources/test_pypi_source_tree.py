@@ -25,6 +25,7 @@ def project(tmp_path: Path) -> Path:
         *("danlu.lock", ".danluignore", ".danlu/state", ".git/HEAD", ".hg/store", ".svn/entries"),
         *("build/lib/mine/__init__.py", "dist/mine-1.tar.gz", "mine.egg-info/PKG-INFO"),
         *("mine/__pycache__/x.pyc", "src/mine.egg-info/SOURCES.txt", ".venv/bin/python"),
+        *("mine/danlu.lock", "mine/.DS_Store", "mine/.coverage", "mine/x.pyo"),
         *(".pytest_cache/v", "mine/sub/__pycache__/y.pyc", ".tox/x", "old.pyc", ".eggs/x"),
     ],
 )
@@ -45,6 +46,7 @@ def test_output_of_tools_is_not_source(project: Path, tmp_path: Path, made: str)
         *("model.pt", "metrics.json", "train.log", "events.out.tfevents.1", "data/rows.csv"),
         *("wandb/run-1/files/code/train.py", "outputs/2026-11-22/.hydra/config.yaml"),
         *("runs/events", "checkpoints/modeling.py", "results/plot.png"),
+        *("runs/train.py", "lightning_logs/a.py", "mlruns/a.py", "multirun/a.py", "tb_logs/a.py"),
     ],
 )
 def test_output_of_runs_is_not_source(project: Path, tmp_path: Path, made: str) -> None:
@@ -75,6 +77,21 @@ def test_data_that_the_metadata_names_is_source(
     before = digest_source(project, ".")
     (project / made).parent.mkdir(parents=True, exist_ok=True)
     (project / made).write_text("")
+    assert digest_source(project, ".") != before
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        *(".py", ".pyi", ".pyx", ".pxd", ".pxi", ".ipynb", ".c", ".cc", ".cpp", ".cxx", ".cu"),
+        *(".cuh", ".f", ".f90", ".go", ".h", ".hh", ".hpp", ".rs", ".swg"),
+        *(".build", ".cfg", ".cmake", ".in", ".toml"),
+    ],
+)
+def test_code_of_every_language_that_backends_build_is_source(project: Path, suffix: str) -> None:
+    before = digest_source(project, ".")
+    (project / "native").mkdir()
+    (project / f"native/x{suffix}").write_text("")
     assert digest_source(project, ".") != before
 
 

@@ -81,3 +81,14 @@ def test_server_that_cannot_be_reached_names_the_setting(
         fetch("https://host.invalid/a", tmp_path, {})
     assert '[mirrors."host.invalid"]' in caught.value.hint
     assert "DANLU_MIRROR_HOST_INVALID" in caught.value.hint
+
+
+def test_mirror_that_cannot_be_reached_is_not_proposed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("danlu.sources.http._RETRY_POLICY", RetryPolicy(attempts=1))
+    mirrors = {"host.invalid": MirrorConfig(("http://127.0.0.1:1",))}
+    with pytest.raises(OutsideError) as caught:
+        fetch("https://host.invalid/a", tmp_path, mirrors)
+    assert "127.0.0.1:1" in caught.value.message
+    assert "set a mirror" not in caught.value.hint

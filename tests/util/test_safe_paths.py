@@ -135,3 +135,17 @@ def test_writing_below_a_directory_follows_no_link(tmp_path: Path) -> None:
     assert (outside / "victim").read_text() == "before"
     assert (root / "file").read_bytes() == b"after"
     assert sorted(path.name for path in root.iterdir()) == ["a", "file", "link"]
+
+
+def test_writing_below_a_directory_opens_no_file_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("before")
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(os, "urandom", bytes)
+    os.link(victim, root / f".file.{bytes(6).hex()}")
+    with pytest.raises(FileExistsError):
+        write_beneath(root, "file", b"after")
+    assert victim.read_text() == "before"

@@ -182,7 +182,10 @@ async def test_a_job_is_suspending_while_its_replicas_save(jobs: LocalJobs, work
     assert (view.state, runs(1)(view)) == ("Suspending", True)
     (work / "saved").touch()
     view = await wait_for_view(jobs, lambda view: view.state == "Suspended")
-    assert not runs(1)(view)
+    # Its exit code is 0, but it has not done its work.
+    assert [(replica.state, replica.waits) for replica in view.replicas] == [
+        ("Waiting", "the job to be resumed")
+    ]
     await jobs.stop("job", grace=0)
 
 

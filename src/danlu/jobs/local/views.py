@@ -27,10 +27,16 @@ def replica_views(
     """Return a view of each replica the job should have, in order."""
     return tuple(
         _view_of_attempt(job, id, latest[id], used.get(latest[id].uid))
-        if id in latest
+        if id in latest and not _awaits_resumption(job, latest[id])
         else _view_without_attempt(job, id)
         for id in replica_ids(job)
     )
+
+
+def _awaits_resumption(job: Job, attempt: ReplicaAttempt) -> bool:
+    """Return whether an attempt ended because the job is suspended, whatever its exit code."""
+    ended = attempt.exit is not None and not job.status.record(attempt.id).completed
+    return ended and job.run_policy.suspend and not job.status.finished
 
 
 def _view_without_attempt(job: Job, id: ReplicaId) -> ReplicaView:

@@ -87,7 +87,7 @@ async def _list_pages(uv: Uv, name: str) -> list[str]:
 
     Asks uv which indexes it uses, because only uv knows all its configuration files and defaults.
     """
-    options = ["--no-header", "--emit-index-url", "--emit-find-links", "-"]
+    options = ["--emit-index-url", "--emit-find-links", "-"]
     code, output, messages = await uv.run(("pip", "compile"), options, offline=True)
     if code:
         raise uv_error(messages, doing="reading the configuration of uv")

@@ -183,6 +183,39 @@ def test_no_dependencies_are_listed_for_a_directory(
     assert build_cache.list_dependencies(store, open_project(directory)) is None
 
 
+def test_no_dependencies_are_listed_before_a_build_or_if_the_whole_project_counts(
+    store: Store, directory: Path
+) -> None:
+    assert build_cache.list_dependencies(store, open_project(directory)) is None
+    inputs = ProjectDigests(context=digest_path(directory, "."))
+    image = store.put_image(b"{}", [], names=["a"])
+    build_cache.store_result(store, open_project(directory), inputs, image, RUNTIME)
+    assert build_cache.list_dependencies(store, open_project(directory)) is None
+
+
+def test_file_that_the_project_ignores_counts_if_the_build_names_it(
+    store: Store, directory: Path
+) -> None:
+    (directory / ".dockerignore").write_text("data\n")
+    inputs = ProjectDigests(
+        files={"requirements.txt": digest_path(directory, "requirements.txt")},
+        packages=packages_of(directory),
+        context=digest_path(directory, "."),
+    )
+    image = store.put_image(b"{}", [], names=["a"])
+    build_cache.store_result(store, open_project(directory), inputs, image, RUNTIME)
+    assert build_cache.lookup(store, open_project(directory)) is not None
+    (directory / ".dockerignore").write_text("data\nrequirements.txt\n")
+    changed = replace_context(inputs, digest_path(directory, "."))
+    build_cache.store_result(store, open_project(directory), changed, image, RUNTIME)
+    (directory / "requirements.txt").write_text("other")
+    assert build_cache.lookup(store, open_project(directory)) is None
+
+
+def replace_context(inputs: ProjectDigests, context: str) -> ProjectDigests:
+    return ProjectDigests(files=inputs.files, packages=inputs.packages, context=context)
+
+
 def packages_of(directory: Path) -> dict[str, str]:
     return {"wheel.whl": digest_path(directory, "wheel.whl")}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import click
 import pytest
 
+from danlu.cli import program
 from danlu.cli.app import COMMANDS, root
 from danlu.cli.groups import DOCS_URL, SectionedGroup
 from danlu.errors import (
@@ -406,13 +408,31 @@ def test_second_interrupt_prints_no_traceback(moment: str) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_interrupt_is_reported_while_the_program_is_loaded() -> None:
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "writable"), (errno.EIO, "dmesg")],
+)
+def test_failure_of_the_disk_has_the_hint_that_fits(
+    home: Path, number: int, hint: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    def fail(session: object, arguments: list[str]) -> int:
+        raise OSError(number, os.strerror(number), "/data/file")
+
+    monkeypatch.setattr(program, "_invoke_command", fail)
+    result = cli("version")
+    assert result.code == 3
+    assert result.err.startswith(f"error: /data/file: {os.strerror(number)}\nhint: ")
+    assert hint in result.err
+
+
+@pytest.mark.parametrize("module", ["danlu.cli.build_stamp", "danlu.cli.program"])
+def test_interrupt_is_reported_while_the_program_is_loaded(module: str) -> None:
     program = (
         "import sys\n"
         "from danlu.cli import __main__\n"
         "class Finder:\n"
         "    def find_spec(self, name, *arguments):\n"
-        "        if name == 'danlu.cli.program':\n"
+        f"        if name == '{module}':\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Finder())\n"
         "sys.argv[1:] = ['version']\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from danlu.commands.image import file_trees
 from danlu.commands.image.diff import compare_files, compare_images
 from danlu.commands.image.export import parse_output, push_names, write_output
 from danlu.commands.image.load import load_images
@@ -382,6 +383,23 @@ def test_dockerfile_adds_each_layer_and_removes_whiteouts(store: Store, tmp_path
     ]
     with tarfile.open(directory / f"layers/{above.diff_id[7:]}.tar") as archive:
         assert archive.getnames() == ["new"]
+
+
+def test_interrupted_dockerfile_is_completed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    below, above = layer(store, a="1"), layer(store, b="2")
+    output = f"type=dockerfile,dest={tmp_path}/context"
+    with monkeypatch.context() as patch:
+        patch.setattr(file_trees, "_render_config", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_output(store, image(store, below), output)
+    write_output(store, image(store, below, above), output)
+    names = sorted(os.listdir(tmp_path / "context/layers"))
+    assert names == sorted(f"{item.diff_id[7:]}.tar" for item in (below, above))
 
 
 def test_dockerfile_is_not_written_among_other_files(store: Store, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.conftest import Danlu
 pytestmark = [
     pytest.mark.real,
     pytest.mark.slow,
-    pytest.mark.timeout(3600),
+    pytest.mark.timeout(9000),
     pytest.mark.skipif(os.geteuid() != 0, reason="builds as root and as an ordinary user"),
 ]
 
@@ -57,8 +57,8 @@ def test_packages_with_scripts_are_installed_the_same_by_everybody(
     names = ", ".join(f'"{name}"' for name in GROUPS[group].split())
     text = f'def build():\n    base(os="debian12")\n    install.apt_packages(name=[{names}])\n'
     (tmp_path / "build.envd").write_text(text)
-    first = read_image(danlu("build", "--format", "json", cwd=tmp_path, timeout=1800).stdout)
-    again = danlu("build", "--no-cache", "--format", "json", cwd=tmp_path, timeout=1800)
+    first = read_image(danlu("build", "--format", "json", cwd=tmp_path, timeout=3000).stdout)
+    again = danlu("build", "--no-cache", "--format", "json", cwd=tmp_path, timeout=3000)
     assert read_image(again.stdout) == first
     assert read_image(build_as_ordinary_user(tmp_path)) == first
 

@@ -214,6 +214,17 @@ def test_a_directory_of_the_build_file_is_followed_too(workspace: UvWorkspace) -
     ]
 
 
+def test_a_source_of_a_dependency_group_counts_too(workspace: UvWorkspace) -> None:
+    file = workspace.project / "pyproject.toml"
+    source = 'grouped = { path = "libs/grouped" }\npinned = {'
+    text = file.read_text().replace("pinned = {", source, 1)
+    file.write_text(f'[dependency-groups]\ndev = ["grouped"]\n{text}')
+    (workspace.project / "libs/grouped").mkdir()
+    (workspace.project / "libs/grouped/pyproject.toml").write_text(PACKAGE.format("grouped", []))
+    paths = declared_paths([workspace.declare()], workspace.project)
+    assert workspace.project / "libs/grouped" in paths
+
+
 def test_a_change_of_any_file_that_decides_makes_the_lock_stale(workspace: UvWorkspace) -> None:
     declared = [workspace.declare()]
     places = {

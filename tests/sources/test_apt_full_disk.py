@@ -45,6 +45,12 @@ def test_apt_that_fails_on_a_full_disk_is_not_another_error(
         run_apt(apt, output)
 
 
+def test_apt_needs_no_space_in_tmp(apt: PrivateApt) -> None:
+    temporary = apt.directory / "tmp"
+    temporary.mkdir()
+    assert run_apt(apt, f'[ "$(dirname "$(mktemp)")" = {temporary} ]') == 0
+
+
 def test_apt_that_succeeds_on_a_full_disk_is_fine(
     apt: PrivateApt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,7 @@ async def test_an_unreachable_channel_is_an_outside_error_without_its_password(
     output = "\n".join([caught.value.message, *caught.value.details])
     assert "secret" not in output
     assert "token" not in output
+    assert "127.0.0.1:9" in output
     assert "[mirrors.team]" in caught.value.hint
 
 

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
         *("danlu.lock", ".danluignore", ".danlu/state", ".git/HEAD", ".hg/store", ".svn/entries"),
         *("build/lib/mine/__init__.py", "dist/mine-1.tar.gz", "mine.egg-info/PKG-INFO"),
         *("mine/__pycache__/x.pyc", "src/mine.egg-info/SOURCES.txt", ".venv/bin/python"),
-        *("mine/danlu.lock", "mine/.DS_Store", "mine/.coverage", "mine/x.pyo"),
+        *("mine/danlu.lock", "mine/.danlu-x.py", "mine/.DS_Store", "mine/.coverage", "mine/x.pyo"),
         *(".pytest_cache/v", "mine/sub/__pycache__/y.pyc", ".tox/x", "old.pyc", ".eggs/x"),
     ],
 )

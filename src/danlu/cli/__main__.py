@@ -7,8 +7,6 @@ import os
 import sys
 import time
 
-from danlu.cli.build_stamp import answer_repeated_build
-
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer_repeated_command(arguments: Sequence[str]) -> int | None:
     """Return the exit code of a command that needs nothing but its stamp; None for others."""
+    from danlu.cli.build_stamp import answer_repeated_build
+
     if answer_repeated_build(arguments):
         return 0
     if not {"up", "exec", "ssh"}.isdisjoint(arguments[:2]):

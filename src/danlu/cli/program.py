@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -23,6 +24,12 @@ from danlu.util.files import is_disk_failure
 # What only failures and completion need is imported in functions: every command loads this module.
 
 _FREE_SPACE_HINT = "free some space with `danlu jobs rm --all` and `danlu image prune`"
+_DISK_HINTS = {
+    errno.ENOSPC: _FREE_SPACE_HINT,
+    errno.EDQUOT: _FREE_SPACE_HINT,
+    errno.EROFS: "mount the file system writable, or move danlu's data with DANLU_HOME",
+    errno.EIO: "the disk or the file system may be failing: check the kernel log (dmesg)",
+}
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 #: 128 + SIGPIPE, as shells report a program that wrote into a closed pipe.
@@ -177,7 +184,7 @@ def _to_danlu_error(error: BaseException, session: Session) -> DanluError:
         return error
     if isinstance(error, OSError) and is_disk_failure(error):
         file = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
-        return OutsideError(f"{file}{error.strerror}", hint=_FREE_SPACE_HINT)
+        return OutsideError(f"{file}{error.strerror}", hint=_DISK_HINTS[error.errno or 0])
     if is_fd_shortage(error):
         return fd_shortage_error()
     if isinstance(error, OSError) and error.filename is not None:

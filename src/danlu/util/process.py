@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,15 @@ from danlu.util.process_activity import (
 
 _ACTIVITY_POLL_SECONDS = 1.0
 _KILL_TIMEOUT_SECONDS = 5.0
+
+
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    # What asyncio warns about when an interrupt ends its event loop before a killed child, which
+    # subprocess then reaps. Without a handler it would be printed between our own messages.
+    return not str(record.msg).startswith("Unknown child process pid")
+
+
+logging.getLogger("asyncio").addFilter(_is_worth_logging)
 
 
 class CompletedProcess(msgspec.Struct, frozen=True):

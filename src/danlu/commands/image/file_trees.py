@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 from danlu.commands.image.diff import iterate_entries, merge_trees
 from danlu.commands.image.manage import parse_image_config
 from danlu.errors import StoreError, UsageError
+from danlu.util.files import write_atomic
 
 if TYPE_CHECKING:
     from danlu.oci.types import RunConfig
@@ -56,10 +57,11 @@ def write_rootfs(store: Store, image: StoredImage, write: Callable[[bytes], obje
 def write_dockerfile(store: Store, image: StoredImage, directory: Path) -> None:
     """Write a Dockerfile and the archives that it adds, one for each layer of the image.
 
-    Docker, BuildKit and Buildah build the same files from it. Raises :class:`UsageError` if
-    ``directory`` contains something else.
+    Docker, BuildKit and Buildah build the same files from it. Archives that an interrupted call has
+    written are used. Raises :class:`UsageError` if ``directory`` contains something else.
     """
-    if directory.exists() and any(directory.iterdir()) and not (directory / "Dockerfile").is_file():
+    names = {path.name for path in directory.iterdir()} if directory.exists() else set()
+    if names - {"layers"} and not (directory / "Dockerfile").is_file():
         raise UsageError(
             f"{directory} is not empty and has no Dockerfile", hint="choose an empty directory"
         )
@@ -72,7 +74,7 @@ def write_dockerfile(store: Store, image: StoredImage, directory: Path) -> None:
             _write_layer_archive(store, layer, directory / name)
         lines.append(f"ADD {name} /")
     lines += _render_config(parse_image_config(image).config)
-    (directory / "Dockerfile").write_text("".join(f"{line}\n" for line in lines))
+    write_atomic(directory / "Dockerfile", "".join(f"{line}\n" for line in lines).encode())
 
 
 def _find_layers(store: Store, image: StoredImage) -> list[Layer]:

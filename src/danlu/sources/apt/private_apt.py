@@ -138,11 +138,16 @@ class PrivateApt(msgspec.Struct, frozen=True):
         """The environment for apt's programs: ours, including proxies, and the private apt.conf."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
         kept.pop("LANGUAGE", None)
-        return kept | {"APT_CONFIG": str(self.directory / "apt.conf"), "LC_ALL": "C.UTF-8"}
+        return kept | {
+            "APT_CONFIG": str(self.directory / "apt.conf"),
+            "LC_ALL": "C.UTF-8",
+            # Signatures are checked with temporary files: if /tmp is full, apt calls them invalid.
+            "TMPDIR": str(self.directory / "tmp"),
+        }
 
     def write_configuration(self, host: HostApt) -> None:
         """Create the directories, apt.conf and the sources."""
-        for name in ("state/lists/partial", "cache/archives/partial", "etc/none", "log"):
+        for name in ("state/lists/partial", "cache/archives/partial", "etc/none", "log", "tmp"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         (self.directory / "empty").touch()
         text = _CONFIGURATION.format(

@@ -62,6 +62,18 @@ async def test_the_first_failure_has_its_exit_code(jobs: LocalJobs, work: Path) 
     assert [replica.state for replica in view.replicas] == ["Stopped", "Failed", "Stopped"]
 
 
+async def test_a_job_is_finished_when_the_last_replica_has_stopped(home: Path, work: Path) -> None:
+    script = (
+        "[ $RANK = 0 ] || { until [ -e ready ]; do sleep 0.02; done; exit 1; };"
+        " trap 'sleep 0.3; echo saved; exit' TERM; touch ready; while true; do sleep 0.02; done"
+    )
+    jobs = local_jobs(home, sample=0.01)
+    await jobs.submit(submission(work, spec(script, 2)))
+    view = (await jobs.result("job")).view
+    assert [replica.state for replica in view.replicas] == ["Succeeded", "Failed"]
+    assert [line.data for line in await lines_of(jobs)] == [b"saved"]
+
+
 async def test_a_killed_worker_has_the_exit_code_of_its_signal(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("sleep 60", 2)))
     view = await wait_for_view(jobs, runs(2))

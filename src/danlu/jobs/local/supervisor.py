@@ -225,7 +225,7 @@ class Supervisor:
 
     def _on_progress(self, progress: TrainingProgress) -> None:
         self._progress = progress
-        self._publish_view()
+        self._publish_unless_finished()
 
     def _publish_view(self) -> None:
         """Write the job's view if it changed; a failed write is retried by the next call."""
@@ -245,8 +245,16 @@ class Supervisor:
     async def _sample_usage(self) -> None:
         while True:
             self._replicas.measure_usage()
-            self._publish_view()
+            self._publish_unless_finished()
             await anyio.sleep(self._settings.sample)
+
+    def _publish_unless_finished(self) -> None:
+        """Write the view, unless it says that the job is finished: then it is the last one.
+
+        Replicas may still be stopping, and their last lines are not in the logs yet.
+        """
+        if not self._job.status.finished:
+            self._publish_view()
 
     async def _publish_end(self) -> None:
         """Write the end of the job, retrying until it fits on the disk."""

@@ -15,8 +15,6 @@ from danlu.sandbox.types import ProcessSpec, RootFilesystem
 from tests.sandbox.conftest import Inside
 from tests.sandbox.trees import write
 
-pytestmark = pytest.mark.needs("setpriv", "unshare")
-
 _SCRIPT = """#!/bin/sh
 while [ $# -gt 0 ]; do
     case "$1" in --log) log="$2" ;; esac

@@ -27,7 +27,7 @@ class LightGBMFramework(Framework):
     driver_types = (WORKER,)
     required_types = (WORKER,)
     container = "lightgbm"
-    port_name = "lightgbmjob-port"
+    port_name = "lightgbm-port"
     port = 12400
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:

@@ -100,11 +100,11 @@ def test_bytecode_is_a_last_layer_that_is_the_same_each_time(
     project: Project, real_home: Path, tmp_path: Path
 ) -> None:
     project.write('install.python_packages(name=["six", "attrs"])')
-    plain = project("build", "-t", "plain:1", "-o", f"type=tar,dest={tmp_path}/plain.tar")
+    plain = project("build", "-t", "uncompiled:1", "-o", f"type=tar,dest={tmp_path}/plain.tar")
     assert "note: the image has no bytecode" in plain.stderr
     assert not list_bytecode(tmp_path / "plain.tar")
     output = f"type=tar,dest={tmp_path}/with.tar"
-    report = project.build("-t", "with:1", "--bytecode", "-o", output)["image"]
+    report = project.build("-t", "compiled:1", "--bytecode", "-o", output)["image"]
     assert report["layers"][-1]["created_by"] == "bytecode of the Python packages"
     compiled = list_bytecode(tmp_path / "with.tar")
     assert {"six", "attr/_make"} <= compiled.keys()
@@ -112,7 +112,9 @@ def test_bytecode_is_a_last_layer_that_is_the_same_each_time(
     # Compiled again from nothing, for the image that was built without it.
     with closing(sqlite3.connect(real_home / "store/index.sqlite")) as index, index:
         assert index.execute("DELETE FROM records WHERE key LIKE 'bytecode%'").rowcount
-    saved = project("image", "save", "plain:1", "--bytecode", "-o", f"type=oci,dest={tmp_path}/oci")
+    saved = project(
+        "image", "save", "uncompiled:1", "--bytecode", "-o", f"type=oci,dest={tmp_path}/oci"
+    )
     assert "note:" not in saved.stderr
     (image,) = read_layout(tmp_path / "oci")
     assert image.image.digest == report["config"]

@@ -77,7 +77,7 @@ class SettingsProject:
         write_packages(directory / "links")
         (directory / "build.envd").write_text(BUILD_FILE)
         self.require()
-        self("build", "--tag", "kept:1")  # the base and the interpreter survive pruning
+        self("build", "--tag", "restricted:1")  # the base and the interpreter survive pruning
         self.require("fetched", "built")
         self.digest = self.build()
         self.lock = (directory / "danlu.lock").read_text()

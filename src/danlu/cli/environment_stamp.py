@@ -152,14 +152,16 @@ def encode_exec_request(args: Sequence[str], *, terminal: bool) -> bytes:
 
     Raises :class:`UnicodeEncodeError` if an argument is not UTF-8.
     """
-    words = ",".join(map(_quote, args))
+    words = ",".join(map(_json_string, args))
     variables = terminal_variables() if terminal else {}
-    pairs = ",".join(f"{_quote(name)}:{_quote(value)}" for name, value in variables.items())
+    pairs = ",".join(
+        f"{_json_string(name)}:{_json_string(value)}" for name, value in variables.items()
+    )
     request = f'"args":[{words}],"environment":{{{pairs}}},"terminal":{str(terminal).lower()}'
     return f'{{"type":"exec","exec":{{{request}}}}}'.encode()
 
 
-def _quote(text: str) -> str:
+def _json_string(text: str) -> str:
     """Return the JSON string of a text; json takes half as long to load as the interpreter."""
     return f'"{text.translate(_JSON_ESCAPES)}"'
 

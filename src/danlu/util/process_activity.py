@@ -149,21 +149,21 @@ class _WatchedPipe(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         assert self._pipe is not None
         view = memoryview(buffer)
-        data = self._call(os.read, self._pipe.fileno(), len(view))
+        data = self._call_and_time(os.read, self._pipe.fileno(), len(view))
         view[: len(data)] = data
         return len(data)
 
     def write(self, data: ReadableBuffer) -> int:
         assert self._pipe is not None
         part = memoryview(data)[:_PIPE_CHUNK_SIZE]
-        return self._call(os.write, self._pipe.fileno(), part)
+        return self._call_and_time(os.write, self._pipe.fileno(), part)
 
     def close(self) -> None:
         if self._pipe is not None:
             self._pipe.close()
         super().close()
 
-    def _call(self, function: Callable[..., T], *args: object) -> T:
+    def _call_and_time(self, function: Callable[..., T], *args: object) -> T:
         self.waits_since = time.monotonic()
         try:
             return function(*args)

@@ -56,7 +56,7 @@ class JobOption(msgspec.Struct, frozen=True):
 
     def read(self, text: str) -> Mapping[str, Any]:
         """Return the fields of a cell's options that the value ``text`` sets."""
-        value = self._converter(text)
+        value = self._find_converter(text)
         if isinstance(value, Mapping):
             return {"environment": value}
         if self.repeatable and not isinstance(value, tuple):
@@ -64,7 +64,7 @@ class JobOption(msgspec.Struct, frozen=True):
         return {self.field_name: value}
 
     @property
-    def _converter(self) -> Converter:
+    def _find_converter(self) -> Converter:
         if self.choices:
             return values.choice(*self.choices)
         if self.minimum is not None:

@@ -16,7 +16,8 @@ from danlu.cli.terminal import Terminal
 from danlu.commands.job_view_model import count_done
 from danlu.errors import MachineError
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaView
-from danlu.training.manifest import read_job, read_manifest_file
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
 from danlu.training.types import FirstFailure

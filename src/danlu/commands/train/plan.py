@@ -23,10 +23,12 @@ from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.overrides import override_manifest
 from danlu.commands.train.target import RunTarget, choose_target
 from danlu.errors import UsageError
+from danlu.training.document import read_manifest_file
 from danlu.training.framework import Framework
-from danlu.training.manifest import dump_yaml, read_job, read_manifest_file, write_job
+from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
+from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.suggest import did_you_mean
 
 _COMMENT_WIDTH = 98

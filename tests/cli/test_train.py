@@ -55,9 +55,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     fake.next = JobScript([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
     monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: fake)
-    monkeypatch.setattr(
-        "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
-    )
+    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
     return fake
 
 

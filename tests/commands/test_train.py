@@ -10,9 +10,8 @@ import pytest
 
 from danlu.commands.settings import Settings
 from danlu.commands.train.options import ReplicaResources, TrainOptions
-from danlu.commands.train.plan import format_manifest, plan_job
+from danlu.commands.train.plan import find_active_python, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
-from danlu.commands.train.target import find_active_python
 from danlu.errors import UsageError
 from danlu.jobs.types import ContainerImage
 from danlu.training.document import read_manifest_file

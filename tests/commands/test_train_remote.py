@@ -17,9 +17,8 @@ from danlu.commands.remote.contexts import ClusterAddress
 from danlu.commands.settings import Settings
 from danlu.commands.train.call import build_call_options
 from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import plan_job
+from danlu.commands.train.plan import RunTarget, plan_job
 from danlu.commands.train.submission import build_submission
-from danlu.commands.train.target import RunTarget
 from danlu.errors import UsageError
 from danlu.graph.ops import Platform
 from danlu.jobs.kubernetes.manifests import prepare_job

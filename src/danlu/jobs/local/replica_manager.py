@@ -26,7 +26,7 @@ from danlu.jobs.local.host_resources import (
     thread_environment,
 )
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings, utc_now
-from danlu.jobs.local.log_writer import LogWriter, log_file
+from danlu.jobs.local.log_files import LogWriter, log_file
 from danlu.jobs.local.pod import PodContainers, PodContext, build_pod, requested_gpus
 from danlu.jobs.local.process_engine import ProcessEngine
 from danlu.jobs.local.replica_attempt import ReplicaAttempt

@@ -156,7 +156,7 @@ class Supervisor:
         while not self._exit_requested:
             # Before observing: what changes from here on starts another round.
             self._changed = anyio.Event()
-            if self._is_removed():
+            if self._is_gone():
                 await self._abort_removed_job()
                 return
             if self._stop_request is not None and not self._job.status.finished:
@@ -235,7 +235,7 @@ class Supervisor:
 
     def _write_events(self) -> None:
         """Write pending events in order; those that cannot be written stay pending."""
-        while self._events and not self._is_removed():
+        while self._events and not self._is_gone():
             try:
                 self._job_dir.append_event(self._events[0])
             except OSError as error:
@@ -245,7 +245,7 @@ class Supervisor:
 
     def _on_progress(self, progress: TrainingProgress) -> None:
         self._progress = progress
-        self._publish_unless_finished()
+        self._publish_before_end()
 
     def _publish_view(self) -> None:
         """Write the job's view if it changed; a failed write is retried by the next call."""
@@ -253,7 +253,7 @@ class Supervisor:
         self._write_events()
         view = self._build_view()
         encoded = encode(view)
-        if encoded == self._published_view or self._is_removed():
+        if encoded == self._published_view or self._is_gone():
             return
         try:
             self._job_dir.write_view(view)
@@ -265,10 +265,10 @@ class Supervisor:
     async def _sample_usage(self) -> None:
         while True:
             self._replicas.measure_usage()
-            self._publish_unless_finished()
+            self._publish_before_end()
             await anyio.sleep(self._settings.sample)
 
-    def _publish_unless_finished(self) -> None:
+    def _publish_before_end(self) -> None:
         """Write the view, unless it says that the job is finished: then it is the last one.
 
         Replicas may still be stopping, and their last lines are not in the logs yet.
@@ -285,7 +285,7 @@ class Supervisor:
         self._replicas.close_logs()
         self._publish_view()
         while self._events or self._published_view != encode(self._build_view()):
-            if self._is_removed():
+            if self._is_gone():
                 return
             self._job_dir.release_space(all=True)
             self._publish_view()
@@ -447,11 +447,11 @@ class Supervisor:
         self._request_stop(why="the process that submitted it has exited")
 
     async def _wake_on_removal(self) -> None:
-        while not self._is_removed():
+        while not self._is_gone():
             await anyio.sleep(_REMOVAL_POLL_SECONDS)
         self.wake()
 
-    def _is_removed(self) -> bool:
+    def _is_gone(self) -> bool:
         """Return whether the job's directory was removed: its open lock file was unlinked."""
         return os.fstat(self._lock).st_nlink == 0
 

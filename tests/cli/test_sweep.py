@@ -31,7 +31,7 @@ def loss(submission: Submission) -> TrialScript:
 def jobs(home: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     Path("train.py").write_text("import torch\n")
     scripted = ScriptedJobs(loss)
-    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: scripted)
+    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: scripted)
     monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
     return scripted
 

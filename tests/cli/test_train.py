@@ -54,7 +54,7 @@ def script(home: Path) -> None:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     fake.next = JobScript([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
-    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: fake)
+    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: fake)
     monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
     return fake
 

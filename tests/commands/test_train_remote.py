@@ -12,7 +12,7 @@ from anyio.from_thread import start_blocking_portal
 
 from danlu.commands import function_transport
 from danlu.commands.function_transport import RemoteCall
-from danlu.commands.jobs.targets import find_target, is_remote
+from danlu.commands.jobs.backends import find_target, is_remote
 from danlu.commands.remote.contexts import ClusterAddress
 from danlu.commands.settings import Settings
 from danlu.commands.train.call import build_call_options

@@ -13,7 +13,7 @@ import msgspec
 from danlu.commands.image.cluster_push import push_cluster_image
 from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.image.manage import find_image
-from danlu.commands.jobs.targets import find_target
+from danlu.commands.jobs.backends import find_target
 from danlu.commands.serve_image import require_server
 from danlu.commands.serve_options import ServeOptions
 from danlu.commands.settings import Settings

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from danlu.commands import build_cache
 from danlu.commands.build_view_model import parse_event
-from danlu.commands.jobs.targets import is_remote, result_limit_note
-from danlu.commands.jobs.views import remove_finished_job
+from danlu.commands.jobs.backends import is_remote, remove_finished_job, result_limit_note
 from danlu.commands.project import Project
 from danlu.commands.settings import Settings
 from danlu.commands.train.options import TrainOptions

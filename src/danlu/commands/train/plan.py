@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from danlu.commands.jobs.backends import is_remote, reject_local_flags
 from danlu.commands.jobs.report import WORKSPACE
-from danlu.commands.jobs.targets import is_remote, reject_local_flags
 from danlu.commands.project import BUILD_FILES, Project
 from danlu.commands.settings import Settings
 from danlu.commands.train.framework_detection import (

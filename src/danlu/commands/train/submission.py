@@ -14,7 +14,7 @@ from danlu.commands.build_cache import lookup
 from danlu.commands.driver_check import check_driver
 from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.job_code import collect_module_code, collect_script_code
-from danlu.commands.jobs.targets import find_target, is_remote
+from danlu.commands.jobs.backends import find_target, is_remote
 from danlu.commands.project import Project
 from danlu.commands.settings import Settings
 from danlu.commands.train.job_from_options import add_default_finish_timeout

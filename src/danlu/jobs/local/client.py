@@ -22,7 +22,6 @@ from danlu.engine.detached_process import read_report, spawn_program
 from danlu.engine.resource_allocator import ledger_file
 from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
-from danlu.jobs.grace import longest_grace
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.host_resources import available_gpus
 from danlu.jobs.local.job_directory import (
@@ -37,7 +36,7 @@ from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
 from danlu.jobs.local.volumes import resolve_volumes
-from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
+from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaId
 from danlu.util.decoding import decode_json

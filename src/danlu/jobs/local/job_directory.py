@@ -34,8 +34,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from danlu.engine.supervisor_directory import SupervisorDirectory
-from danlu.jobs.grace import DEFAULT_GRACE
-from danlu.jobs.types import JobView, ReplicaCommand, Submission
+from danlu.jobs.types import DEFAULT_GRACE, JobView, ReplicaCommand, Submission
 from danlu.training.types import FinishPolicy, ReplicaId, RestartBackoff
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode

@@ -28,8 +28,6 @@ from danlu.engine.control_socket import ControlConnection, serve_control_socket
 from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.engine.types import RunningContainer
 from danlu.errors import DanluError, UsageError
-from danlu.jobs.grace import killed_sentence
-from danlu.jobs.local.engine import ReplicaEngine
 from danlu.jobs.local.file_exchange import FILES, RAISED, VALUE
 from danlu.jobs.local.job_directory import (
     ControlRequest,
@@ -38,18 +36,19 @@ from danlu.jobs.local.job_directory import (
     SupervisorSettings,
     utc_now,
 )
+from danlu.jobs.local.pod import ReplicaEngine
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.replica_environment import ReplicaEnvironment
 from danlu.jobs.local.replica_manager import ReplicaManager
 from danlu.jobs.local.views import job_state, replica_views
-from danlu.jobs.scaling import with_replicas
-from danlu.jobs.types import JobView, Submission, job_notes
+from danlu.jobs.types import JobView, Submission, job_notes, killed_sentence
 from danlu.training.conditions import add_condition
 from danlu.training.decide import decide
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
+from danlu.training.replicas import with_replicas
 from danlu.training.types import (
     ConditionType,
     CreateReplica,

@@ -88,11 +88,7 @@ class ReplicaEngine(Protocol):
         self,
         running: RunningContainer,
         args: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        stdin: int,
-        stdout: int,
-        stderr: int,
+        streams: tuple[int, int, int],
     ) -> RunningContainer:
         """Run another program in a running container, like ``kubectl exec`` (used by MPI)."""
 

@@ -14,8 +14,8 @@ from anyio import to_thread
 
 from danlu.engine.types import ContainerExit, RunningContainer
 from danlu.jobs.local.container_engine import ContainerEngine
-from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_network import replica_address
+from danlu.jobs.local.pod import ContainerSpec
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 from danlu.training.types import ReplicaId, ReplicaType

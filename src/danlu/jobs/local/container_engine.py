@@ -29,8 +29,8 @@ from danlu.engine.loopback_forwarder import LoopbackForwarder, proxy_ports
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import DanluError, MachineError
 from danlu.graph.image_config import ImageConfig, parse_image_config
-from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_network import JobNetwork
+from danlu.jobs.local.pod import ContainerSpec
 from danlu.sandbox import container_processes, network_env, runtime, userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import prepare_run
@@ -114,7 +114,7 @@ class ContainerEngine:
         return (*self._warnings, *network)
 
     async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
-        """Start a container; see :class:`~danlu.jobs.local.engine.ReplicaEngine`.
+        """Start a container; see :class:`~danlu.jobs.local.pod.ReplicaEngine`.
 
         Raises :class:`MachineError` for an image that is not in the store, and if this machine
         lacks something, such as a GPU; :class:`UsageError` for an invalid user or mount.

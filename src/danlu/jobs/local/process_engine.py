@@ -23,8 +23,8 @@ from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
 from danlu.engine.stop_signals import DEFAULT_SIGNALS, StopSignals
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import MachineError
-from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_directory import utc_now
+from danlu.jobs.local.pod import ContainerSpec
 from danlu.util.pdeathsig import with_parent_death_signal
 from danlu.util.process_tree import list_descendants, send_signal
 from danlu.util.quantity import format_memory

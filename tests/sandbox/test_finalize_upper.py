@@ -4,6 +4,8 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from danlu.oci.overlay import is_opaque
 from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.util.files import remove_tree
@@ -44,6 +46,9 @@ def test_volatile_files_are_removed_and_directories_kept(tmp_path: Path) -> None
             "var/lib/dpkg/lock-frontend": "",
             "var/lib/dpkg/status": "kept",
             "var/lib/dpkg/status-old": "x",
+            "var/lib/texmf/web2c/pdftex/latex.fmt": "kept",
+            "var/lib/texmf/web2c/pdftex/latex.log": "x",
+            "var/lib/texmf/web2c/updmap.log": "x",
             "var/log/apt/term.log": "x",
             "var/log/nginx/": "",
             "var/tmp/x": "x",
@@ -59,6 +64,7 @@ def test_volatile_files_are_removed_and_directories_kept(tmp_path: Path) -> None
         "var/cache/debconf/config.dat",
         "var/lib/apt/extended_states",
         "var/lib/dpkg/status",
+        "var/lib/texmf/web2c/pdftex/latex.fmt",
     ]
     assert {"var/log/nginx", "var/log/apt", "var/cache/apt/archives/partial", "tmp"} < set(
         names(tmp_path)
@@ -152,3 +158,59 @@ def test_sockets_are_removed(tmp_path: Path) -> None:
         os.chdir(here)
     finalize_upper(tmp_path, EPOCH)
     assert names(tmp_path) == ["root", "root/x"]
+
+
+FILE_LIST = b"""% ls-R -- filename database for kpathsea; do not change this line.
+
+./:
+.:
+web2c
+fonts
+ls-R
+
+./web2c:
+pdftex
+b:
+
+./web2c/pdftex:
+
+./fonts:
+x
+"""
+SORTED = b"""% ls-R -- filename database for kpathsea; do not change this line.
+
+./:
+.:
+fonts
+ls-R
+web2c
+
+./fonts:
+x
+
+./web2c:
+b:
+pdftex
+
+./web2c/pdftex:
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (FILE_LIST, SORTED),
+        (SORTED, SORTED),
+        (b"another file\n", b"another file\n"),
+        (b"% ls-R without directories\n", b"% ls-R without directories\n"),
+        (FILE_LIST[:-1], FILE_LIST[:-1]),
+    ],
+)
+def test_the_list_of_the_files_of_a_tex_tree_is_sorted(
+    tmp_path: Path, before: bytes, after: bytes
+) -> None:
+    file = tmp_path / "var/lib/texmf/ls-R"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(before)
+    finalize_upper(tmp_path, EPOCH)
+    assert file.read_bytes() == after

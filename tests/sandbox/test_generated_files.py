@@ -51,6 +51,17 @@ def files(root: Path) -> list[str]:
         ),
         ({"etc/bind/rndc.key": "x", "etc/bind/named.conf": "x"}, ["etc/bind/named.conf"], "rndc"),
         ({"etc/munge/munge.key": "x"}, [], "mungekey"),
+        (
+            {
+                "var/lib/texmf/web2c/luahbtex/lualatex.fmt": "x",
+                "var/lib/texmf/web2c/luatex/optex.fmt": "x",
+                "var/lib/texmf/web2c/pdftex/pdflatex.fmt": "kept",
+                "var/lib/texmf/web2c/tex/tex.fmt": "x",
+                "var/lib/texmf/web2c/xetex/xelatex.fmt": "kept",
+            },
+            ["var/lib/texmf/web2c/pdftex/pdflatex.fmt", "var/lib/texmf/web2c/xetex/xelatex.fmt"],
+            "fmtutil-sys --missing",
+        ),
     ],
 )
 def test_generated_files_are_removed_and_reported(

@@ -167,7 +167,7 @@ class AptInstall(Op, frozen=True):
     """Exactly ``packages`` installed by apt; ``requested`` are those marked as manual."""
 
     runs_programs: ClassVar[bool] = True
-    op_version: ClassVar[int] = 4
+    op_version: ClassVar[int] = 5
     is_step: ClassVar[bool] = True
     reads_inputs: ClassVar[bool] = True
 
@@ -197,7 +197,7 @@ class ForeignAptInstall(AptInstall, frozen=True):
     See :class:`ForeignBootstrap`.
     """
 
-    op_version: ClassVar[int] = 2
+    op_version: ClassVar[int] = 3
     runs_programs: ClassVar[bool] = False
 
 

@@ -1,15 +1,16 @@
 """Turn what a step left behind into a reproducible layer.
 
 Volatile files (which differ between two equal runs, and which nothing in an image reads) are
-removed, times are clamped, also those in Java's keystore, and entries that only repeat the layers
-below are dropped. The step is untrusted: no link that it created is ever followed.
+removed, times are clamped, also those in Java's keystore, TeX's list of files is sorted, and
+entries that only repeat the layers below are dropped. The step is untrusted: no link that it
+created is ever followed.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,6 +33,8 @@ _EMPTIED_DIRECTORIES = ("tmp", "var/tmp")
 # Directories whose files are removed. Their subdirectories stay, because programs rely on them
 # (/var/log/nginx, /run/lock) and no systemd-tmpfiles creates them in a container.
 _FILELESS_DIRECTORIES = ("run", "var/log", "var/cache/apt", "var/lib/apt/lists")
+# Volatile files at any depth: directory and pattern.
+_VOLATILE_FILES_BELOW = (("var/lib/texmf/web2c", "*.log"),)
 # Volatile files: directory and pattern.
 _VOLATILE_FILES = (
     ("etc", ".pwd.lock"),
@@ -57,9 +60,10 @@ _VOLATILE_FILES = (
 )
 _MACHINE_ID = ("etc", "machine-id")
 _JAVA_KEYSTORE = ("etc/ssl/certs/java", "cacerts")
+_TEX_FILE_LIST = ("var/lib/texmf", "ls-R")
 
-#: Debian's has 170 KB.
-_MAX_KEYSTORE_SIZE = 16 << 20
+#: Debian's keystore has 170 KB.
+_MAX_REWRITTEN_SIZE = 16 << 20
 
 
 def finalize_upper(upper: Path, epoch: int, *, below: Sequence[Path] = ()) -> None:
@@ -75,10 +79,13 @@ def finalize_upper(upper: Path, epoch: int, *, below: Sequence[Path] = ()) -> No
         _remove_contents(root, name)
     for name in _FILELESS_DIRECTORIES:
         _remove_files(root, name)
+    for name, pattern in _VOLATILE_FILES_BELOW:
+        _remove_matching_below(root, name, pattern)
     for name, pattern in _VOLATILE_FILES:
         _remove_matching(root, name, pattern)
     _truncate_machine_id(root)
-    _date_java_keystore(root, epoch)
+    _rewrite_file(root, _JAVA_KEYSTORE, lambda data: set_keystore_dates(data, epoch))
+    _rewrite_file(root, _TEX_FILE_LIST, sort_file_list)
     _clamp_times(root, epoch * 1_000_000_000)
     if below:
         prune_upper(upper, below, epoch=epoch)
@@ -153,6 +160,15 @@ def _remove_matching(root: str, name: str, pattern: str) -> None:
             remove_tree(Path(entry.path))
 
 
+def _remove_matching_below(root: str, name: str, pattern: str) -> None:
+    path = _real_directory(root, name)
+    if path is None:
+        return
+    for entry in walk_entries(path):
+        if fnmatchcase(entry.name, pattern) and not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+
+
 def _truncate_machine_id(root: str) -> None:
     # An empty file makes systemd create an id at first boot (machine-id(5)).
     directory, name = _MACHINE_ID
@@ -168,24 +184,45 @@ def _truncate_machine_id(root: str) -> None:
         os.truncate(path, 0)
 
 
-def _date_java_keystore(root: str, epoch: int) -> None:
-    """Give the certificates that Java trusts one date instead of that of the build."""
-    directory, name = _JAVA_KEYSTORE
+def _rewrite_file(
+    root: str, place: tuple[str, str], rewrite: Callable[[bytes], bytes | None]
+) -> None:
+    """Replace the content of a file by one of the same size; None of ``rewrite`` keeps it."""
+    directory, name = place
     above = _real_directory(root, directory)
     if above is None:
         return
-    path = f"{above}/{name}"
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(
+            f"{above}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except OSError:
         return
     with open(descriptor, "r+b") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return
-        dated = set_keystore_dates(file.read(_MAX_KEYSTORE_SIZE), epoch)
-        if dated is not None:
+        data = file.read(_MAX_REWRITTEN_SIZE + 1)
+        changed = rewrite(data) if len(data) <= _MAX_REWRITTEN_SIZE else None
+        if changed is not None:
             file.seek(0)
-            file.write(dated)
+            file.write(changed)
+
+
+def sort_file_list(data: bytes) -> bytes | None:
+    """Sort the list of the files of a TeX tree, ``ls-R``; return None if it is not one.
+
+    It has a paragraph for each directory, and the names in the order in which the file system gave
+    them (mktexlsr(1)).
+    """
+    if not data.startswith(b"% ls-R") or not data.endswith(b"\n"):
+        return None
+    head, separator, body = data.partition(b"\n.:\n")
+    paragraphs = [paragraph.split(b"\n") for paragraph in (b".:\n" + body[:-1]).split(b"\n\n")]
+    ordered = [
+        [directory, *sorted(names)]
+        for directory, *names in sorted(paragraphs, key=lambda lines: lines[0].removesuffix(b":"))
+    ]
+    return b"\n".join([head, b"\n\n".join(map(b"\n".join, ordered)), b""]) if separator else None
 
 
 def _clamp_times(root: str, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Remove keys and databases that maintainer scripts of packages generate.
+"""Remove keys, databases and formats that maintainer scripts of packages generate.
 
 They differ from build to build, and a private key in an image is not secret. They are removed from
 a system package's layer; an environment that needs one creates it at start with the package's own
@@ -59,6 +59,14 @@ KNOWN_GENERATED_FILES = (
         "ssl-cert's certificate and key",
         ("etc/ssl/private/ssl-cert-snakeoil.key", "etc/ssl/certs/ssl-cert-snakeoil.pem"),
         "make-ssl-cert generate-default-snakeoil",
+    ),
+    # Programs whose format is missing create it (mktexfmt(1)). A format contains the time unless
+    # FORCE_SOURCE_DATE is set, which the program `tex` ignores. LuaTeX writes its exceptions of
+    # hyphenation in the order of a Lua table, which is random.
+    GeneratedFiles(
+        "the formats of TeX and LuaTeX",
+        ("var/lib/texmf/web2c/tex/*.fmt", "var/lib/texmf/web2c/lua*tex/*.fmt"),
+        "fmtutil-sys --missing",
     ),
 )
 

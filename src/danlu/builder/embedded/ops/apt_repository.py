@@ -85,9 +85,15 @@ def package_environment(epoch: int) -> dict[str, str]:
         "APT_LISTCHANGES_FRONTEND": "none",
         "DEBCONF_NONINTERACTIVE_SEEN": "true",
         "DEBIAN_FRONTEND": "noninteractive",
+        # TeX's programs use SOURCE_DATE_EPOCH for the formats that they write only with this.
+        "FORCE_SOURCE_DATE": "1",
         "HOME": "/root",
         "LC_ALL": "C.UTF-8",
         "PATH": SYSTEM_PATH,
+        # In which order Perl's hashes are walked, which fmtutil does: the first format that it
+        # makes finds fewer files than the others.
+        "PERL_HASH_SEED": "0",
+        "PERL_PERTURB_KEYS": "0",
         "SOURCE_DATE_EPOCH": str(epoch),
         "TERM": "dumb",
         "TZ": "UTC",

@@ -62,6 +62,29 @@ def test_program_output_counts_if_it_cleaned_up_afterwards(
     assert ran_out_of_space(tmp_path, ["cp: Disk quota exceeded"])
 
 
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOSPC])
+@pytest.mark.parametrize("call", ["open", "posix_fallocate", "fsync"])
+def test_an_exhausted_quota_counts_although_the_disk_has_space(
+    disk: FakeStatvfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, call, refuse)
+    assert ran_out_of_space(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written_is_not_full(
+    disk: FakeStatvfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert not ran_out_of_space(tmp_path)
+
+
 def test_full_disk_error_keeps_one_line_of_a_long_output() -> None:
     line = "dpkg: error: failed to write (No space left on device)"
     error = disk_full_error("x", output=["Unpacking a", line, f"{line} again", "Errors: a"])

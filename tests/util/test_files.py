@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from danlu.util.files import (
+    filesystem_type,
     have_same_content,
     mounts_below,
     remove_tree,
@@ -141,3 +142,10 @@ def test_topdir_flag_is_set_once_and_ignored_if_unsupported(tmp_path: Path) -> N
     (tmp_path / "new").mkdir()
     assert (tmp_path / "new").is_dir()
     set_topdir_flag(tmp_path / "absent")
+
+
+def test_the_type_of_a_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
+    assert filesystem_type(Path("/proc/self")) == "proc"
+    (tmp_path / "link").symlink_to("/proc")
+    assert filesystem_type(tmp_path / "link" / "self") == "proc"
+    assert filesystem_type(Path("/")) == filesystem_type(Path("/procedures")) != ""

@@ -67,12 +67,12 @@ def _from_sqlite_error(error: sqlite3.Error, root: Path) -> StoreError:
     if code == sqlite3.SQLITE_FULL:
         return disk_full_error(f"the store ({root})")
     if code == sqlite3.SQLITE_IOERR:
-        # Also for the file with its shared memory that it cannot extend (SQLITE_IOERR_SHMSIZE).
+        # Also for an exhausted quota, and for a file that it cannot extend (SQLITE_IOERR_SHMSIZE).
         if ran_out_of_space(root):
             return disk_full_error(f"the store ({root})")
         return StoreError(
             f"cannot use the store's index ({root}): {error}",
-            hint="the disk may be failing, or a quota be exhausted: check the kernel log (dmesg)",
+            hint="the disk may be failing: check the kernel log (dmesg)",
         )
     if is_corruption(error):
         return StoreError(f"the store's index is damaged ({root}): {error}", hint=_REPAIR_HINT)
@@ -81,6 +81,9 @@ def _from_sqlite_error(error: sqlite3.Error, root: Path) -> StoreError:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         if _is_read_only(root):
             return _read_only_error(root)
+        # It could not create its journal.
+        if code == sqlite3.SQLITE_CANTOPEN and ran_out_of_space(root):
+            return disk_full_error(f"the store ({root})")
         return StoreError(
             f"cannot write to the store ({root}): {error}",
             hint=f"{root} and everything in it must be owned by the user who builds",

@@ -22,7 +22,7 @@ from danlu.errors import StoreError
 from danlu.store.errors import ErrorTranslator, lock_timeout_error
 from danlu.store.schema import VERSION, migrate
 from danlu.util.epoch import bump_epoch, read_epoch
-from danlu.util.files import write_atomic
+from danlu.util.files import filesystem_type, write_atomic
 from danlu.util.locks import file_lock
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ _USE_GRANULARITY_SECONDS = 60.0
 #: How long to wait for a transaction or for ``gate``; both are normally held for milliseconds.
 _LOCK_TIMEOUT_SECONDS = 60.0
 
+_COPY_ON_WRITE = ("bcachefs", "btrfs")
+
 _KEY_COLUMNS = {"layers": "diff_id", "blobs": "digest", "records": "key", "images": "digest"}
 
 
@@ -59,6 +61,17 @@ def read_boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return "unknown"
+
+
+def choose_journal(connection: sqlite3.Connection, root: Path) -> None:
+    """Let the index of the store ``root`` have a write-ahead log, if its file system allows.
+
+    SQLite maps a part of it (``-shm``) into memory. Where each write needs new blocks, writing to
+    such memory on a full disk ends the process with SIGBUS, and with it even the commands that free
+    space. There the index keeps SQLite's rollback journal, whose transactions take longer.
+    """
+    if filesystem_type(root) not in _COPY_ON_WRITE:
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 class StoreIndex:
@@ -116,9 +129,12 @@ class StoreIndex:
                 return
             for directory in (self.layers, self.blobs, self.staging, self.leases):
                 directory.mkdir(exist_ok=True, mode=0o700)
+            # What checking and cleaning a full disk would otherwise create.
+            for name in ("collect.lock", "gate"):
+                (self.root / name).touch(mode=0o600)
             connection = sqlite3.connect(self.root / INDEX, isolation_level=None)
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
+                choose_journal(connection, self.root)
                 migrate(connection)
             finally:
                 connection.close()
@@ -131,7 +147,7 @@ class StoreIndex:
         try:
             return self._open_connection()
         except sqlite3.OperationalError:
-            # On a full disk SQLite cannot create its -wal and -shm files, so not even a command
+            # On a full disk SQLite cannot create its journal, so not even a command
             # that frees space could open the index.
             if not release_space(self, keep=kept_reserve):
                 raise
@@ -145,7 +161,7 @@ class StoreIndex:
             isolation_level=None,
             check_same_thread=False,
         )
-        # In WAL mode NORMAL never corrupts the index; a power failure may lose the last
+        # With a write-ahead log NORMAL never corrupts the index; a power failure may lose the last
         # transactions (sqlite.org/pragma.html#pragma_synchronous).
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -311,7 +327,7 @@ class StoreIndex:
         self._pending_uses.clear()
 
 
-#: Enough for SQLite's -wal and -shm files and a transaction that deletes rows.
+#: Enough for SQLite's journal and a transaction that deletes rows.
 _RESERVE_BYTES = 4 << 20
 
 #: What is left to commands that free space: others could fill what they get with something else.
@@ -344,7 +360,11 @@ def release_space(index: StoreIndex, *, keep: int = 0) -> bool:
     try:
         if path.stat().st_size <= keep:
             return False
-        os.truncate(path, keep)
+        try:
+            os.truncate(path, keep)
+        except OSError:
+            # A quota of btrfs can forbid that, but not a removal.
+            path.unlink()
     except OSError:
         return False
     return True

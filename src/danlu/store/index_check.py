@@ -14,7 +14,7 @@ from typing import Any
 
 from danlu.errors import StoreError
 from danlu.store.errors import ErrorTranslator, is_corruption
-from danlu.store.index import EPOCH, INDEX
+from danlu.store.index import EPOCH, INDEX, choose_journal
 from danlu.store.schema import migrate
 from danlu.store.store import Store
 from danlu.store.types import StoreInconsistency
@@ -24,7 +24,7 @@ from danlu.util.locks import file_lock
 #: The new index while it is being filled.
 _REBUILT_INDEX = "rescued.sqlite"
 
-_SQLITE_SUFFIXES = ("", "-wal", "-shm")
+_SQLITE_SUFFIXES = ("", "-journal", "-wal", "-shm")
 
 _TABLES = (
     "layers",
@@ -87,13 +87,13 @@ def _rebuild_index(root: Path) -> None:
             migrate(new)
             for table in _TABLES:
                 _copy_rows(old, new, table)
-        # The write-ahead log of the old index must not be replayed into the new one.
+        # The journal of the old index must not be replayed into the new one.
         for suffix in _SQLITE_SUFFIXES[1:]:
             (root / (INDEX + suffix)).unlink(missing_ok=True)
         os.replace(root / _REBUILT_INDEX, root / INDEX)
         bump_epoch(root / EPOCH)
         with closing(sqlite3.connect(root / INDEX)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+            choose_journal(connection, root)
 
 
 def _remove_index(path: Path) -> None:

@@ -17,6 +17,8 @@ _NO_SPACE_TEXT = "No space left on device"
 _NO_QUOTA_TEXT = "Disk quota exceeded"
 
 _FULL_BELOW_BYTES = 1 << 20
+#: A quota that leaves less than this counts as exhausted.
+_PROBE_BYTES = 16 << 20
 #: With more than this, "no space" was about something else: /dev/shm, or a separate limit.
 _AMPLE_BYTES = 1 << 30
 
@@ -33,8 +35,7 @@ def disk_full_error(
 
     Of a program's ``output``, which repeats it in many ways, the first line that says so is kept.
     """
-    texts = (_NO_SPACE_TEXT, _NO_QUOTA_TEXT)
-    found = [line for line in output if any(text in line for text in texts)]
+    found = [line for line in output if reports_disk_full(line)]
     return StoreError(
         f"no space left on the disk that holds {what}", details=tuple(found[:1]), hint=hint
     )
@@ -45,13 +46,19 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
 
 
+def reports_disk_full(text: str) -> bool:
+    """Return whether a program's output names a full disk or an exhausted quota."""
+    return _NO_SPACE_TEXT in text or _NO_QUOTA_TEXT in text
+
+
 def ran_out_of_space(
     place: Path, output: Iterable[str] = (), *, full_below: int = _FULL_BELOW_BYTES
 ) -> bool:
     """Return whether a program that failed in ``place`` with this output had run out of disk space.
 
-    With less than ``full_below`` bytes it counts as full, whatever the program printed. It may have
-    removed what it had written since then, so what it printed counts too.
+    With less than ``full_below`` bytes, on the disk or of a quota, it counts as full, whatever the
+    program printed. It may have removed what it had written since then, so what it printed counts
+    too.
     """
     lines = list(output)
     if any(_NO_QUOTA_TEXT in line for line in lines):
@@ -61,7 +68,29 @@ def ran_out_of_space(
     # Some file systems (btrfs) do not count inodes and report 0 of 0.
     if free < full_below or (status.f_files and not status.f_favail):
         return True
-    return free < _AMPLE_BYTES and any(_NO_SPACE_TEXT in line for line in lines)
+    if free < _AMPLE_BYTES and any(_NO_SPACE_TEXT in line for line in lines):
+        return True
+    return _is_quota_exhausted(place, min(full_below, _PROBE_BYTES))
+
+
+def _is_quota_exhausted(place: Path, count: int) -> bool:
+    """Return whether ``count`` bytes cannot be allocated in ``place``.
+
+    statvfs(3) does not know the quotas of users and directories.
+    """
+    path = place / f".quota-probe.{os.urandom(6).hex()}"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.unlink(path)
+            os.posix_fallocate(descriptor, 0, count)
+            # NFS reports an exhausted quota only here.
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return is_disk_full(error)
+    return False
 
 
 @contextmanager

@@ -111,6 +111,24 @@ def mounts_below(path: Path) -> list[str]:
     ]
 
 
+def filesystem_type(path: Path) -> str:
+    """Return the type of the file system that holds ``path``, such as ``ext4``; empty if unknown.
+
+    The device number does not tell: each subvolume of btrfs has its own.
+    """
+    real = os.path.realpath(path)
+    longest, name = "", ""
+    with suppress(FileNotFoundError), open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            mount, _, source = line.partition(b" - ")
+            target = _decode_mount_path(mount.split(b" ")[4])
+            holds = real == target or real.startswith(target.rstrip("/") + "/")
+            # The last one is on top of others with the same mount point.
+            if holds and len(target) >= len(longest):
+                longest, name = target, os.fsdecode(source.split(b" ")[0])
+    return name
+
+
 def _decode_mount_path(target: bytes) -> str:
     # The kernel writes space, tab, newline and backslash as three octal digits.
     plain = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import OutsideError
+from danlu.jobs.local.file_exchange import copy_files
 from danlu.jobs.local.job_directory import EventRecord, JobDirectory, utc_now
 from danlu.jobs.local.log_files import LogReader, LogWriter, log_file, rotated_file
 from tests.jobs.local.support import (
@@ -182,6 +184,19 @@ touch written
 while [ ! -e end ]; do sleep 0.02; done
 echo done > shard
 """
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_files_that_do_not_fit_are_no_wrong_usage(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copytree(source: Path, target: Path) -> None:
+        # As copytree collects errors: their texts only.
+        raise shutil.Error([("a", "b", f"[Errno {code}] {os.strerror(code)}: 'b'")])
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    with pytest.raises(OSError, match="No space left"):
+        copy_files(tmp_path, JobDirectory(tmp_path / "job"))
 
 
 async def test_a_job_continues_while_the_disk_is_full(

@@ -21,6 +21,7 @@ from danlu.jobs.types import Submission
 from danlu.sandbox.types import Mount
 from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaId
+from danlu.util.disk_full import reports_disk_full
 from danlu.util.files import is_disk_failure
 
 FILES = "DANLU_FILES"
@@ -57,7 +58,7 @@ def copy_files(source: Path, job_dir: JobDirectory) -> None:
         shutil.copytree(source, job_dir.sent_files)
     except (OSError, shutil.Error) as error:
         # copytree collects several errors and keeps only their texts.
-        if is_disk_failure(error) or os.strerror(errno.ENOSPC) in str(error):
+        if is_disk_failure(error) or reports_disk_full(str(error)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise UsageError(f"cannot send {source} with the job: {error}") from error
     for path in (job_dir.sent_files, *job_dir.sent_files.rglob("*")):

@@ -14,7 +14,7 @@ from danlu.errors import (
     ResolveError,
     TemporaryError,
 )
-from danlu.util.disk_full import disk_full_error
+from danlu.util.disk_full import disk_full_error, reports_disk_full
 from danlu.util.urls import strip_credentials
 
 _FETCH = re.compile(r"^(?:[EW]: Failed to fetch|Err:\d+|Ign:\d+) +(?P<uri>\S+)(?P<rest>.*)$")
@@ -50,7 +50,7 @@ def suggest_names(name: str, names: Iterable[str], *, count: int = 3) -> tuple[s
 
 def unreachable_error(output: str, *, what: str) -> DanluError:
     """Return the error for a failed download, with the hosts and apt's reasons."""
-    if "No space left on device" in output or "Disk quota exceeded" in output:
+    if reports_disk_full(output):
         return disk_full_error(f"danlu's downloads, for {what}")
     failures = [match for line in _nonempty_lines(output) if (match := _FETCH.match(line))]
     hosts = list(dict.fromkeys(host_of(match["uri"]) for match in failures))

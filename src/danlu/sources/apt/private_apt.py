@@ -186,7 +186,7 @@ class PrivateApt(msgspec.Struct, frozen=True):
         return result
 
     def _is_stuck(self, idle: float) -> bool:
-        return idle > (LOW_DISK_STUCK_SECONDS if self._is_disk_low() else STUCK_SECONDS)
+        return idle > STUCK_SECONDS or (idle > LOW_DISK_STUCK_SECONDS and self._is_disk_low())
 
     def _is_disk_low(self) -> bool:
         # What apt could not write completely it may have removed again.

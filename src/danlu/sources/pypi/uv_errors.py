@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError, TemporaryError
-from danlu.util.disk_full import disk_full_error
+from danlu.util.disk_full import disk_full_error, reports_disk_full
 from danlu.util.urls import mask_credentials
 
 
@@ -141,7 +141,7 @@ def uv_error(text: str, *, doing: str) -> DanluError:
             details=tuple(mask_credentials(line) for line in text.rstrip().splitlines()[-16:]),
             hint=build_hint(text),
         )
-    if "No space left on device" in text or "Disk quota exceeded" in text:
+    if reports_disk_full(text):
         return disk_full_error("danlu's downloads")
     if "Hash mismatch" in text:
         return ChecksumError(

@@ -5,6 +5,8 @@ import pty
 import select
 import signal
 import struct
+import subprocess
+import sys
 import termios
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +19,7 @@ import pytest
 from danlu.engine import embedded
 from danlu.errors import UsageError
 from danlu.graph.image_config import ImageConfig
+from danlu.sandbox import container_processes
 from danlu.sandbox.types import Mount
 from tests.sandbox.namespace_process import account, busybox
 
@@ -194,6 +197,25 @@ def test_signal_ends_a_program_that_does_not_handle_it(
         lambda: run_and_signal(home, number, ready.split(), shell=shell, ready=ready)
     )
     assert code == 128 + number
+
+
+def test_a_signal_before_the_program_starts_ends_the_container_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The runtime's own process would report it as a failure to start."""
+    monkeypatch.setattr(container_processes, "is_program_running", lambda keeper: False)
+    # Not by SIGINT: runc's process handles it.
+    ignoring = (
+        "import signal; signal.signal(2, signal.SIG_IGN); print('ready', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", ignoring], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        monkeypatch.setattr(container_processes, "find_container_init", lambda keeper: first.pid)
+        assert not embedded.send_signal(1, signal.SIGINT)
+        assert first.wait(60) == -signal.SIGKILL
 
 
 def test_signal_that_the_caller_ignores_is_not_forwarded(

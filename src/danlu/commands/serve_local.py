@@ -9,6 +9,7 @@ import http.client
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -61,14 +62,39 @@ def start_server(
 ) -> ServedModelView:
     """Serve a packed image in the background, and wait until it answers.
 
-    One of the same name is replaced if it differs. Forks, so the process must not have other
-    threads. Raises :class:`UsageError` if the image has no server or the port is taken,
-    :class:`StepFailed` with the last lines of the log if the server ends; then it is removed.
+    One of the same name is replaced if it differs. If this is interrupted, the server that it has
+    started is removed. Forks, so the process must not have other threads. Raises
+    :class:`UsageError` if the image has no server or the port is taken, :class:`StepFailed` with
+    the last lines of the log if the server ends; then it is removed.
     """
     name = check_name(options.name or choose_name(Reference.parse(image).repository))
     run_in_child(lambda: require_server(image, settings))
     options = _choose_port(options)
     environment = EnvironmentDirectory(settings.paths.environments / _name_environment(name))
+    earlier = _read_bytes(environment.spec_file)
+    try:
+        return _start_and_wait(name, environment, image, options, settings, progress)
+    except KeyboardInterrupt:
+        if _read_bytes(environment.spec_file) not in (None, earlier):
+            take_down(environment.name, settings, grace=0)
+        raise
+
+
+def _read_bytes(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _start_and_wait(
+    name: str,
+    environment: EnvironmentDirectory,
+    image: str,
+    options: ServeOptions,
+    settings: Settings,
+    progress: Progress,
+) -> ServedModelView:
     if not _is_running(environment, image, options, settings):
         _require_free_port(environment, options)
         start_environment(

@@ -240,6 +240,10 @@ def send_signal(keeper: int, number: int) -> bool:
     if first is None:
         container_processes.kill_container(keeper)
         return False
+    if not container_processes.is_program_running(keeper):
+        # The runtime's own process would report the signal as a failure to start.
+        process_tree.send_signal([first])
+        return False
     script = _read_wait_script(first)
     if script:
         # The waiting shell would drop it; its only child is the program.

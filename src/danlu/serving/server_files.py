@@ -27,10 +27,14 @@ import sys
 sys.path[0] = "{root}"
 sys.path.append("{server}")
 
-from model_server.main import main
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        from model_server.main import main
+
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
 """
 
 _ADAPTER_PROGRAM = """\

@@ -119,12 +119,16 @@ class WorkerGroup:
         self._patience: float = options.timeout + _PATIENCE
         self._workers: dict[int, _WorkerProcess] = {}
         self._stopping = False
+        self._interrupted = False
         self._failed = False
         self._delay = _FIRST_DELAY
         self._next_start = 0.0
 
     def run(self) -> int:
-        """Keep the workers running until SIGTERM or SIGINT; return the exit code."""
+        """Keep the workers running until SIGTERM or SIGINT; return the exit code.
+
+        That is 1 if the model cannot be loaded, 130 after SIGINT (as shells report it), else 0.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop_workers)
         host, port = self._listener.getsockname()[:2]
@@ -143,7 +147,9 @@ class WorkerGroup:
                 worker.kill_if_silent(self._patience)
             if not pid:
                 time.sleep(_TURN_SECONDS)
-        return 1 if self._failed else 0
+        if self._failed:
+            return 1
+        return 128 + signal.SIGINT if self._interrupted else 0
 
     def _start_worker(self) -> None:
         reader, writer = os.pipe()
@@ -176,6 +182,7 @@ class WorkerGroup:
 
     def _stop_workers(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
+        self._interrupted = self._interrupted or number == signal.SIGINT
         self._listener.close()  # the workers still have it
         for worker in self._workers.values():
             worker.process.terminate()

@@ -138,11 +138,11 @@ def danlu(real_home: Path) -> Danlu:
     return program_in(real_home)
 
 
-def program_in(home: Path) -> Danlu:
-    """The real program with the home ``home``."""
+def program_in(home: Path, limit: float = REAL_LIMIT) -> Danlu:
+    """The real program with the home ``home``, whose commands may take ``limit`` seconds."""
 
     def run(
-        *arguments: str, cwd: Path, check: bool = True, timeout: float = REAL_LIMIT
+        *arguments: str, cwd: Path, check: bool = True, timeout: float = limit
     ) -> subprocess.CompletedProcess[str]:
         # Upkeep would compete with the tests for the machine; its own test starts it.
         environ = {"DANLU_UPKEEP": "off", **os.environ, "DANLU_HOME": str(home)}

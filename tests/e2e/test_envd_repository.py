@@ -39,6 +39,10 @@ CHOSEN = re.compile(os.environ.get("DANLU_ENVD_FILES", ""))
 MOUNTED = (".codex", ".cache/huggingface")
 """What build files mount of the user's home directory, and what must exist there."""
 
+#: Seconds of the test, and of each command in it: some download gigabytes, and how long all take
+#: depends on the network and on what else the machine does.
+_LIMIT = 24 * 60 * 60
+
 _HOST = re.compile(r"\b(?:[a-z0-9-]+\.)+[a-z]{2,}\b")
 _FILE_NAME = re.compile(r"\.(?:envd|toml|json|gz|txt|conda|whl|py|R|lock|condarc)$")
 _STEP_WITHOUT_NETWORK = re.compile(r"[Cc]ould not resolve host:? ([a-z0-9.-]+)")
@@ -92,7 +96,7 @@ def danlu_behind_mirrors(
 ) -> Iterator[Danlu]:
     """The program with a separate home that is configured with the mirrors."""
     home = real_home / "envd"
-    danlu = program_in(home)
+    danlu = program_in(home, _LIMIT)
     mirrors = tmp_path / "mirrors"
     mirrors.mkdir()
     build_images(danlu, mirrors)
@@ -147,9 +151,6 @@ def list_python_packages(project: Path) -> list[str]:
     return sorted(names & words)
 
 
-#: Seconds of a command: some download gigabytes.
-_COMMAND_LIMIT = 3600
-
 _DECLARING_FILES = ("build.envd", "requirements.txt", "env.yaml")
 
 
@@ -161,13 +162,13 @@ def try_file(file: str, project: Project) -> BuildFileOutcome:
     copy_project(file, project.directory)
     before = (project.directory / "build.envd").read_bytes()
     for command in (["lock"], ["build", "--frozen"]):
-        result = project(*command, check=False, timeout=_COMMAND_LIMIT)
+        result = project(*command, check=False)
         assert (project.directory / "build.envd").read_bytes() == before
         if result.returncode:
             return BuildFileOutcome(file, command[0], result.returncode, result.stderr)
     names = list_python_packages(project.directory)
     program = ["python", "-c", _IMPORT, *names] if names else ["sh", "-c", "echo works"]
-    result = project("run", "--", *program, check=False, timeout=_COMMAND_LIMIT)
+    result = project("run", "--", *program, check=False)
     if result.returncode:
         return BuildFileOutcome(file, "run", result.returncode, result.stderr)
     lines = result.stdout.splitlines()
@@ -177,10 +178,14 @@ def try_file(file: str, project: Project) -> BuildFileOutcome:
 
 
 @pytest.mark.skipif(not CHECKOUT, reason="DANLU_ENVD_REPO names no checkout of envd")
-@pytest.mark.timeout(3 * 60 * 60)
+@pytest.mark.timeout(_LIMIT)
 def test_the_files_of_envd_build_unmodified_or_name_the_unreachable_host(
     danlu_behind_mirrors: Danlu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    guide = GUIDE.read_text()
+    # Rows such as "| `danlu lock` works | 49 |".
+    published = [int(number) for number in re.findall(r"^\| .* \| (\d+) \|$", guide, re.M)]
+    assert len(published) == 3
     paths = (str(path.relative_to(CHECKOUT)) for path in Path(CHECKOUT).rglob("*.envd"))
     outcomes = []
     for number, file in enumerate(sorted(filter(CHOSEN.search, paths))):
@@ -199,8 +204,6 @@ def test_the_files_of_envd_build_unmodified_or_name_the_unreachable_host(
         print(f"{len(outcomes)} files: {locked} lock, {built} build, {running} run")
     assert [outcome for outcome in outcomes if not outcome.works_or_explains] == []
     if not CHOSEN.pattern:
-        guide = GUIDE.read_text()
-        published = [int(number) for number in re.findall(r"^\| [^|`]+ \| (\d+) \|$", guide, re.M)]
         assert published == [locked, built, running]
         for outcome in outcomes:
             assert bool(outcome.stage) == (f"| `{Path(outcome.file).parent}` |" in guide)

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
 from danlu.builder.embedded.ops import apt_install, bootstrap
 from danlu.errors import DanluError
 from danlu.graph.ops import AptInstall, Bootstrap, Platform
@@ -49,21 +49,21 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
     with Store.open(store_root) as store, store.lease(), store.staging() as work:
         context = functools.partial(
             OpContext,
+            request=SolveRequest(Path("/"), offline=offline),
             store=store,
             paths=paths,
             config=config,
             sandbox=lambda: Sandbox(work),
-            project=Path("/"),
-            inputs=(),
             log=lines.append,
             transfer=count,
             run_sync=in_thread,
-            offline=offline,
         )
         first = Bootstrap("debian12", base.codename, base.packages, base.epoch)
-        below = tuple(await bootstrap.execute(first, context(below=())))
+        below = tuple(await bootstrap.execute(first, context(inputs=())))
         second = AptInstall(debs, tuple(names), base.epoch, base.codename)
-        above = tuple(await apt_install.execute(second, context(below=below)))
+        above = tuple(
+            await apt_install.execute(second, context(inputs=(VertexResult(below, below),)))
+        )
         printed: list[str] = []
         code = await Sandbox(work).run(
             ProcessSpec(("/bin/sh", "-c", script), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}),

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from danlu.builder.embedded import bytecode_layers
-from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
 from danlu.builder.embedded.ops import bytecode
 from danlu.graph.ops import Bytecode, InstallScheme
 from danlu.sandbox import userns
@@ -56,13 +56,12 @@ async def main(paths: Paths) -> dict[str, Any]:
         )
         wheels = [layer for layer in stack if list((layer.tree / SITE).glob("*.dist-info"))]
         context = OpContext(
+            request=SolveRequest(Path("/")),
             store=store,
             paths=paths,
             config=Configuration(),
             sandbox=lambda: Sandbox(work),
-            project=Path("/"),
-            below=stack,
-            inputs=(),
+            inputs=(VertexResult(stack, stack),),
             log=lambda line: None,
             transfer=lambda current, total, unit="": None,
             run_sync=in_thread,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from danlu.builder.embedded.context import OpContext, VertexResult
+from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import Span, UsageError
 from danlu.graph.image_config import ImageConfig
@@ -31,12 +31,11 @@ def test_step_without_an_ssh_agent_fails_with_its_line(
             vertex: Vertex, inputs: tuple[VertexResult, ...], *voices: Callable[..., None]
         ) -> OpContext:
             return OpContext(
+                request=SolveRequest(tmp_path),
                 store=store,
                 paths=Paths.of({"DANLU_HOME": str(tmp_path)}),
                 config=Configuration(),
                 sandbox=cast(Any, None),
-                project=tmp_path,
-                below=(),
                 inputs=inputs,
                 log=voices[0],
                 transfer=voices[1],
@@ -45,6 +44,6 @@ def test_step_without_an_ssh_agent_fails_with_its_line(
 
         solver = Solver(store, context, lambda event: None)
         with pytest.raises(UsageError, match="needs an ssh agent") as caught:
-            anyio.run(solver.solve, Graph(step, ImageConfig(), Platform(), epoch=1))
+            anyio.run(solver.solve, Graph(step, ImageConfig(), Platform(), epoch=1), ())
     assert caught.value.span == path
     assert "danlu build --ssh default" in caught.value.hint

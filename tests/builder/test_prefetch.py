@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
-from danlu.builder.embedded import preflight
-from danlu.builder.embedded.build import solve
-from danlu.builder.embedded.preflight import (
-    list_unsolved,
-    preload_http_client,
-    start_wheel_prefetch,
-)
-from danlu.builder.types import SolveRequest
+from danlu.builder.embedded import build as embedded
+from danlu.builder.embedded.build import prefetch_wheels, preload_http_client, solve
+from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.context import SolveRequest
 from danlu.environment.types import PythonPackages
 from danlu.errors import ChecksumError, MachineError, OutsideError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import HttpFile, Merge, Op, Platform, Wheel
 from danlu.graph.types import Graph, Vertex
 from danlu.sources.pypi import uv
+from danlu.sources.pypi.uv_install import WheelPrefetch
 from danlu.store import Layer
-from danlu.util.config import Configuration
 from tests.builder.wheels import WheelBuilder
 from tests.fakes.wheels import make_wheel
 
@@ -55,23 +53,34 @@ def request(builder: WheelBuilder, *, fresh: bool = False) -> SolveRequest:
     return SolveRequest(project=builder.project, fresh=fresh, python_packages=(indexes,))
 
 
+@contextmanager
+def prefetch(
+    builder: WheelBuilder, begin: Graph, *, fresh: bool = False
+) -> Iterator[WheelPrefetch | None]:
+    """Start a prefetch for ``begin``."""
+    with prefetch_wheels(
+        list_unsolved(begin, builder.store, fresh=fresh),
+        request(builder, fresh=fresh),
+        store=builder.store,
+        paths=builder.paths,
+        config=builder.config,
+    ) as ahead:
+        yield ahead
+
+
 def build(
     builder: WheelBuilder, *ops: Wheel, begin: Graph | None = None, fresh: bool = False
 ) -> tuple[Layer, ...]:
     """Build ``ops`` after a prefetch for ``begin``, by default for them; return the layers."""
     expected, asked = graph(*ops), request(builder, fresh=fresh)
-    store, paths = builder.store, builder.paths
-    unsolved = list_unsolved(begin or expected, store, fresh=fresh)
-    with start_wheel_prefetch(
-        unsolved, asked, store=store, paths=paths, config=Configuration()
-    ) as ahead:
+    with prefetch(builder, begin or expected, fresh=fresh) as ahead:
 
         async def work() -> tuple[Layer, ...]:
             result, _ = await solve(
                 expected,
                 asked,
-                store=store,
-                paths=paths,
+                store=builder.store,
+                paths=builder.paths,
                 config=builder.config,
                 progress=lambda event: None,
                 prefetched=ahead,
@@ -108,14 +117,7 @@ def test_no_prefetch_if_nothing_is_missing(builder: WheelBuilder, calls: Path) -
 def test_no_prefetch_for_files_of_the_project(builder: WheelBuilder, calls: Path) -> None:
     (a,) = wheels(builder, "a")
     local = builder.op(make_wheel(builder.project, "l", files={"l.py": ""}), "local", "")
-    asked = request(builder)
-    with start_wheel_prefetch(
-        list_unsolved(graph(a, local), builder.store),
-        asked,
-        store=builder.store,
-        paths=builder.paths,
-        config=Configuration(),
-    ) as ahead:
+    with prefetch(builder, graph(a, local)) as ahead:
         assert ahead is None
     assert lines(calls) == []
 
@@ -162,13 +164,7 @@ def test_prefetch_failure_is_reported_by_the_build(
         raise MachineError("uv is missing")
 
     monkeypatch.setattr(uv, "find_uv", missing)
-    with start_wheel_prefetch(
-        list_unsolved(graph(a), builder.store),
-        request(builder),
-        store=builder.store,
-        paths=builder.paths,
-        config=Configuration(),
-    ) as ahead:
+    with prefetch(builder, graph(a)) as ahead:
         assert ahead is None
     with pytest.raises(MachineError, match="uv is missing"):
         build(builder, a)
@@ -182,13 +178,7 @@ def test_unused_prefetch_is_killed(
     program.write_text(f"#!/bin/sh\necho $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 100\n")
     program.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: program)
-    with start_wheel_prefetch(
-        list_unsolved(graph(a), builder.store),
-        request(builder),
-        store=builder.store,
-        paths=builder.paths,
-        config=Configuration(),
-    ) as ahead:
+    with prefetch(builder, graph(a)) as ahead:
         assert ahead is not None
         while not pid.exists():
             pass
@@ -206,13 +196,7 @@ def test_cancelling_does_not_wait_for_the_prefetch(
     program.write_text("#!/bin/sh\nexec sleep 100\n")
     program.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: program)
-    with start_wheel_prefetch(
-        list_unsolved(graph(a), builder.store),
-        request(builder),
-        store=builder.store,
-        paths=builder.paths,
-        config=Configuration(),
-    ) as ahead:
+    with prefetch(builder, graph(a)) as ahead:
         assert ahead is not None
 
         async def work() -> None:
@@ -235,7 +219,7 @@ def test_http_client_is_loaded_ahead_only_if_a_file_must_be_downloaded(
     loaded: bool,
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr(preflight, "preload_client", lambda: started.append("thread"))
+    monkeypatch.setattr(embedded, "preload_client", lambda: started.append("thread"))
     file = HttpFile(url="https://data.invalid/x", sha256="0" * 64, target="/x", epoch=0)
     if is_downloaded:
         cached = builder.paths.cache / "http" / "sha256" / file.sha256

@@ -10,7 +10,14 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from danlu.builder.embedded.context import OpContext, OpOutput, TransferReport, VertexResult
+from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.context import (
+    OpContext,
+    OpOutput,
+    SolveRequest,
+    TransferReport,
+    VertexResult,
+)
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import OutsideError, ResolveError, Span, StepFailed, UsageError
 from danlu.graph.image_config import ImageConfig
@@ -133,7 +140,8 @@ class SolverBench:
 
     def solve(self, root: Vertex, *, fresh: bool = False) -> VertexResult:
         graph = Graph(root, ImageConfig(), Platform(), epoch=0)
-        return anyio.run(self.solver(fresh=fresh).solve, graph)
+        unsolved = list_unsolved(graph, self.store, fresh=fresh)
+        return anyio.run(self.solver(fresh=fresh).solve, graph, unsolved)
 
     def solve_and_list(self, root: Vertex, *, fresh: bool = False) -> list[str]:
         self.words.done.clear()
@@ -151,12 +159,11 @@ class SolverBench:
             return function(*args, **kwargs)
 
         return OpContext(
+            request=SolveRequest(self.root),
             store=self.store,
             paths=Paths.of({"DANLU_HOME": str(self.root)}),
             config=Configuration(),
             sandbox=cast(Any, None),
-            project=self.root,
-            below=inputs[0].stack if inputs else (),
             inputs=inputs,
             log=log,
             transfer=transfer,
@@ -213,7 +220,8 @@ def test_missing_wheels_are_executed_in_one_batch(bench: SolverBench) -> None:
 def test_wheels_from_different_package_sources_are_not_in_one_batch(bench: SolverBench) -> None:
     root = merge(wheel("a"), wheel("b"), wheel("c"))
     solver = bench.solver(group_by=lambda vertex: word_of(vertex.op) == "b")
-    anyio.run(solver.solve, Graph(root, ImageConfig(), Platform(), epoch=0))
+    graph = Graph(root, ImageConfig(), Platform(), epoch=0)
+    anyio.run(solver.solve, graph, list_unsolved(graph, bench.store))
     assert sorted(bench.words.batches) == [1, 2]
 
 
@@ -273,7 +281,7 @@ def test_branches_overlap_in_time(bench: SolverBench) -> None:
         bench.words.waits = {"a": bench.words.started["b"], "b": bench.words.started["a"]}
         with anyio.fail_after(60):
             graph = Graph(merge(leaf("a"), leaf("b")), ImageConfig(), Platform(), epoch=0)
-            await bench.solver().solve(graph)
+            await bench.solver().solve(graph, ())
 
     anyio.run(solve_both)
 
@@ -293,7 +301,7 @@ def test_failure_has_the_line_and_cancels_other_vertices(bench: SolverBench) -> 
         bench.words.waits["slow"] = anyio.Event()
         graph = Graph(merge(bad, leaf("slow")), ImageConfig(), Platform(), epoch=0)
         with anyio.fail_after(60):
-            await bench.solver().solve(graph)
+            await bench.solver().solve(graph, ())
 
     with pytest.raises(StepFailed) as caught:
         anyio.run(run)

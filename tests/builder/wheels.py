@@ -10,7 +10,7 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
-from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.context import OpContext, SolveRequest
 from danlu.builder.embedded.ops.wheel import execute_all
 from danlu.graph.ops import InstallScheme, Wheel, WheelSource
 from danlu.sources.pypi.indexes import IndexSettings
@@ -40,14 +40,13 @@ class WheelBuilder:
         self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
         self.indexes = IndexSettings(find_links=(self.links.as_uri(),), no_index=True)
 
-    def context(self, **more: Any) -> OpContext:
+    def context(self, *, offline: bool = False, **more: Any) -> OpContext:
         return OpContext(
+            request=SolveRequest(self.project, offline=offline),
             store=self.store,
             paths=self.paths,
             config=self.config,
             sandbox=cast(Any, None),
-            project=self.project,
-            below=(),
             inputs=more.pop("inputs", ()),
             log=self.lines.append,
             transfer=lambda current, total, unit="": None,

@@ -17,7 +17,7 @@ from danlu.cli.options import ByteSize
 from danlu.cli.session import Session
 from danlu.commands.build import write_metadata
 from danlu.commands.build_request import BuildOptions, BuildReport, LayerReport, StepReport
-from danlu.commands.lock import STDOUT, LockReport
+from danlu.commands.lock import STDOUT, LockOptions, LockReport
 from danlu.oci.image import make_image
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
@@ -205,8 +205,8 @@ def test_secret_from_a_variable_is_a_private_temporary_file(
 @pytest.mark.parametrize(
     ("arguments", "names", "everything"),
     [
-        ([], None, False),
-        (["--upgrade"], None, True),
+        ([], (), False),
+        (["--upgrade"], (), True),
         (["--upgrade", "numpy", "--upgrade", "torch"], ("numpy", "torch"), False),
         (["--upgrade=numpy"], ("numpy",), False),
     ],
@@ -215,11 +215,11 @@ def test_lock_upgrades_named_packages_or_everything(
     cli: Cli,
     recorded_calls: Seen,
     arguments: list[str],
-    names: tuple[str, ...] | None,
+    names: tuple[str, ...],
     everything: bool,
 ) -> None:
     result = cli("lock", *arguments)
-    assert (recorded_calls["upgrade"], recorded_calls["upgrade_all"]) == (names, everything)
+    assert recorded_calls["options"] == LockOptions(upgrade=names, upgrade_all=everything)
     assert result.err == "locked numpy 2.4.0\nwrote danlu.lock\n"
 
 
@@ -245,9 +245,9 @@ def test_export_writes_a_file_or_stdout(
     monkeypatch.setattr("danlu.cli.lock.lock", replace_with(recorded_calls, locked))
     result = cli("lock", "--export", "pylock.x.toml")
     assert (result.out, result.err) == ("", "up to date: danlu.lock\nwrote pylock.x.toml\n")
-    assert recorded_calls["export"] == Path.cwd() / "pylock.x.toml"
+    assert recorded_calls["options"].export == Path.cwd() / "pylock.x.toml"
     assert cli("lock", "--export", "-").out == "text\n"
-    assert recorded_calls["export"] == STDOUT
+    assert recorded_calls["options"].export == STDOUT
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from danlu.cli.job_output import make_job_renderer
+from danlu.cli.job_output import LogPrefixes, format_log_line, replica_color
+from danlu.cli.job_output.foreground import make_job_renderer
 from danlu.cli.job_output.live import LiveJobRenderer
-from danlu.cli.job_output.log_lines import LogPrefixes, format_log_line, replica_color
 from danlu.cli.job_output.table import render_job_table
 from danlu.cli.terminal import Terminal, text_width
 from danlu.commands.job_view_model import progress_bar

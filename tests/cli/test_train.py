@@ -16,7 +16,8 @@ from danlu.cli.terminal import Terminal
 from danlu.commands.job_view_model import count_done
 from danlu.errors import MachineError
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaView
-from danlu.training.manifest import read_job, read_manifest_file
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
 from danlu.training.types import FirstFailure
@@ -53,10 +54,8 @@ def script(home: Path) -> None:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     fake.next = JobScript([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
-    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: fake)
-    monkeypatch.setattr(
-        "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
-    )
+    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: fake)
+    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
     return fake
 
 

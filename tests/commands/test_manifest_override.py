@@ -12,10 +12,11 @@ from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import PlannedJob, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
 from danlu.errors import UsageError
+from danlu.jobs.local.client import check_gpus, check_volumes
 from danlu.jobs.local.pod import requested_gpus
-from danlu.jobs.local.supervisor_start import check_gpus, check_volumes
 from danlu.jobs.types import ContainerImage, Submission
-from danlu.training.manifest import read_job, read_manifest_file
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaType
 from danlu.util.config import Configuration

@@ -25,10 +25,8 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch\n")
     scripted = ScriptedJobs(loss)
-    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: scripted)
-    monkeypatch.setattr(
-        "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
-    )
+    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: scripted)
+    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
     return scripted
 
 

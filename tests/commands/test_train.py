@@ -10,12 +10,12 @@ import pytest
 
 from danlu.commands.settings import Settings
 from danlu.commands.train.options import ReplicaResources, TrainOptions
-from danlu.commands.train.plan import format_manifest, plan_job
+from danlu.commands.train.plan import find_active_python, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
-from danlu.commands.train.target import find_active_python
 from danlu.errors import UsageError
 from danlu.jobs.types import ContainerImage
-from danlu.training.manifest import read_job, read_manifest_file, write_job
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
 from danlu.training.types import RestartPolicy
 from danlu.util.config import Configuration

@@ -18,8 +18,8 @@ import pytest
 import danlu
 from danlu.commands import function_transport
 from danlu.commands.function_transport import RemoteCall, leader_value, pack_call
+from danlu.commands.jobs.backends import local_backend, wait_for_finish
 from danlu.commands.jobs.results import open_values
-from danlu.commands.jobs.views import local_backend, wait_for_finish
 from danlu.commands.settings import load_settings
 from danlu.commands.train.call import build_call_options
 from danlu.commands.train.options import TrainOptions

@@ -20,7 +20,8 @@ from danlu.commands.train.submission import build_submission
 from danlu.errors import UsageError
 from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.types import Submission
-from danlu.training.manifest import read_job, read_manifest_file
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology

@@ -12,14 +12,13 @@ from anyio.from_thread import start_blocking_portal
 
 from danlu.commands import function_transport
 from danlu.commands.function_transport import RemoteCall
-from danlu.commands.jobs.targets import find_target, is_remote
+from danlu.commands.jobs.backends import find_target, is_remote
 from danlu.commands.remote.contexts import ClusterAddress
 from danlu.commands.settings import Settings
 from danlu.commands.train.call import build_call_options
 from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import plan_job
+from danlu.commands.train.plan import RunTarget, plan_job
 from danlu.commands.train.submission import build_submission
-from danlu.commands.train.target import RunTarget
 from danlu.errors import UsageError
 from danlu.graph.ops import Platform
 from danlu.jobs.kubernetes.manifests import prepare_job

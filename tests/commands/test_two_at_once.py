@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from danlu.builder.types import SolveResult
 from danlu.commands import build_cache, build_image, packages
 from danlu.commands import lock as lock_command
 from danlu.commands.build_request import BuildOptions, BuildRequest
@@ -120,7 +119,7 @@ def run_two_additions(
     second = Waiting()
     resolving = threading.Event()
 
-    def update_lock(project: Project, **_: Any) -> object:
+    def update_lock(project: Project, *_: Any) -> object:
         if "numpy" in (directory / "build.envd").read_text() and not resolving.is_set():
             resolving.set()
             assert second.began.wait(60), "the second command does not wait for the first"
@@ -163,7 +162,7 @@ def test_a_failed_addition_takes_nothing_back_but_its_own(
 def test_a_failed_addition_leaves_an_edit_of_the_user(
     directory: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def edit_and_fail(project: Project, **_: Any) -> None:
+    def edit_and_fail(project: Project, *_: Any) -> None:
         (directory / "build.envd").write_text("edited")
         raise UsageError("no such package")
 
@@ -184,13 +183,11 @@ def test_an_image_is_recorded_with_the_lock_that_it_was_built_from(
     project.write_lock(project.lock.replace_function("build", make_lock(environment)))
     request = BuildRequest(project, settings, BuildOptions(), lambda event: None)
     lock_request = build_image.make_lock_request(request, environment)
-    plan = build_image.make_build_plan(request, lock_request)
     before = project.lock_path.read_text()
     with Store.open(settings.paths.store) as store:
         image = store.put_image(b"{}", [])
         project.lock_path.write_text(f"{before}# of another process\n")
-        result = SolveResult(image, (), ())
-        build_image._record_result(request, lock_request, plan, store, result)
+        build_image._record_project(lock_request, store, image)
         assert find_image(store, directory, settings) is None
         project.lock_path.write_text(before)
         assert find_image(store, directory, settings) == image.digest
@@ -198,9 +195,5 @@ def test_an_image_is_recorded_with_the_lock_that_it_was_built_from(
 
 def find_image(store: Store, directory: Path, settings: Settings) -> str | None:
     """Return the digest of the image that a new process would find."""
-    project = open_project(directory, settings)
-    request = BuildRequest(project, settings, BuildOptions(), lambda event: None)
-    found = build_cache.lookup(store, project)
-    same = build_image.lookup(store, build_image.make_lock_request(request, project.environment()))
-    assert (found is None) == (same is None)
-    return None if same is None else same.digest
+    found = build_cache.lookup(store, open_project(directory, settings))
+    return None if found is None else found.digest

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import danlu
-from danlu.commands.jobs.views import local_backend
+from danlu.commands.jobs.backends import local_backend
 from danlu.commands.settings import load_settings
 from danlu.errors import JobFailed
 from danlu.replica_runtime import call_entry

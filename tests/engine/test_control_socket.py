@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 
 from danlu.engine.control_socket import ControlConnection, serve_control_socket
+from danlu.engine.supervisor_directory import SupervisorResponse
 
 
 @contextmanager
@@ -31,8 +32,8 @@ def allow_no_more_files() -> Iterator[None]:
 def test_a_supervisor_with_too_many_open_files_lets_clients_wait(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
-    async def answer(connection: ControlConnection) -> bytes:
-        return connection.request
+    async def answer(connection: ControlConnection) -> SupervisorResponse:
+        return SupervisorResponse(code=len(connection.request))
 
     async def run() -> bytes:
         async with anyio.create_task_group() as group:
@@ -49,4 +50,4 @@ def test_a_supervisor_with_too_many_open_files_lets_clients_wait(tmp_path: Path)
             group.cancel_scope.cancel()
         return response
 
-    assert anyio.run(run) == b"hello\n"
+    assert anyio.run(run) == b'{"code":5}\n'

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.jobs.targets import select_backend
+from danlu.commands.jobs.backends import select_backend
 from danlu.commands.settings import Settings, load_settings
 from danlu.commands.sweep.report import SweepReport
 from danlu.graph.progress import Event

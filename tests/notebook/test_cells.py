@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from danlu.commands.jobs.targets import result_limit_note
+from danlu.commands.jobs.backends import result_limit_note
 from danlu.errors import UsageError
 from danlu.notebook import background_loop, cells
 from danlu.notebook.errors import CellFailed

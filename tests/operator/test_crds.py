@@ -19,14 +19,15 @@ from danlu.kube.transport import ApiRequest
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
 from danlu.operator.crds import custom_resource_definition, custom_resource_definitions
+from danlu.training.document import read_manifest_file
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_job, read_manifest_file, validate
+from danlu.training.manifest import read_job
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
 from danlu.training.types import MANAGER
 from tests.fakes.kubernetes import FakeKubernetes
 from tests.kube.objects import eventually
 from tests.kube.servers import ApiServer, real_server
-from tests.training.manifests import KINDS, SIZES, manifest
+from tests.training.manifests import KINDS, SIZES, find_mistakes, manifest
 from tests.training.mistakes import jobs, kinds, pods
 
 pytestmark = pytest.mark.anyio
@@ -181,7 +182,7 @@ async def server_accepts(client: Client, kind: str, document: Manifest) -> bool:
 def test_singleton_replica_types_are_checked_by_server_and_operator_alike(kind: str) -> None:
     for type in KINDS[kind].singleton_types:
         others = {name: number for name, number in SIZES[kind].items() if name != type}
-        result = validate(manifest(kind, **{type: 2}, **others), KINDS[kind])
+        result = find_mistakes(manifest(kind, **{type: 2}, **others), KINDS[kind])
         assert f"[{type}].replicas" in "".join(error.path for error in result)
 
 

@@ -18,7 +18,7 @@ from danlu.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
 from danlu.operator.types import OperatorSettings
-from danlu.training.manifest import read_manifest_file
+from danlu.training.document import read_manifest_file
 from danlu.training.names import REPORTS_ANNOTATION
 from tests.conftest import ROOT
 from tests.kube.objects import eventually

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from danlu.training.framework import Framework
+from danlu.training.document import ManifestError
+from danlu.training.framework import FieldError, Framework
+from danlu.training.manifest import read_job
 from danlu.training.registry import list_frameworks
 
 KINDS = {framework.kind: framework for framework in list_frameworks()}
@@ -41,3 +43,12 @@ def manifest(kind: str = "PyTorchJob", **replicas: int) -> dict[str, Any]:
             "spec": {it.replicas_field: specs},
         }
     )
+
+
+def find_mistakes(document: dict[str, Any], framework: Framework) -> tuple[FieldError, ...]:
+    """Return what is wrong with a manifest."""
+    try:
+        read_job(document, framework)
+    except ManifestError as error:
+        return error.findings
+    return ()

@@ -7,13 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from danlu.errors import UsageError
-from danlu.training.manifest import (
-    ManifestDocument,
-    ManifestError,
-    dump_yaml,
-    read_job,
-    read_manifest_file,
-)
+from danlu.training.document import ManifestDocument, ManifestError, read_manifest_file
+from danlu.training.manifest import read_job
+from danlu.training.yaml_with_lines import dump_yaml
 from tests.training.manifests import KINDS, framework, manifest
 
 JOB = dump_yaml(manifest())

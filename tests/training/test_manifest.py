@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.training.manifest import (
-    ManifestError,
-    dump_yaml,
-    read_job,
-    read_manifest_file,
-    read_status,
-    status_to_manifest,
-    write_job,
-)
+from danlu.training.document import ManifestError, read_manifest_file
+from danlu.training.manifest import read_job, read_status, status_to_manifest, write_job
 from danlu.training.types import (
     CleanPodPolicy,
     ConditionType,
@@ -36,6 +29,7 @@ from danlu.training.types import (
     RunPolicy,
     SchedulingPolicy,
 )
+from danlu.training.yaml_with_lines import dump_yaml
 from tests.training.manifests import KINDS, SIZES, framework, manifest
 
 WORDS = st.text("abcxyz-. _:#'\"1é\n", max_size=8)

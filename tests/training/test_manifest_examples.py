@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from danlu.training.manifest import dump_yaml, read_job, read_manifest_file, write_job
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import CleanPodPolicy, Job, ReplicaId, ReplicaType, RestartPolicy
+from danlu.training.yaml_with_lines import dump_yaml
 
 FILES = {path.stem: path for path in sorted((Path(__file__).parent / "examples").glob("*.yaml"))}
 

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from danlu.training.document import ManifestError
 from danlu.training.framework import FieldError
-from danlu.training.manifest import read_job, validate, validate_change
-from danlu.training.types import MANAGER, Job, SchedulingPolicy
-from tests.training.manifests import KINDS, SIZES, framework, manifest
+from danlu.training.manifest import read_job
+from danlu.training.types import ReplicaType
+from danlu.training.validation import check_job
+from tests.training.manifests import KINDS, SIZES, find_mistakes, framework, manifest
 from tests.training.mistakes import jobs, kinds, pods
 from tests.training.mistakes.manifest_edits import (
     change_container,
@@ -26,7 +28,7 @@ OF_KINDS = kinds.OF_KINDS
 
 
 def findings(document: dict[str, Any], kind: str = "PyTorchJob") -> list[tuple[str, str, str]]:
-    result = validate(document, framework(kind))
+    result = find_mistakes(document, framework(kind))
     return [(finding.path, finding.message, finding.hint) for finding in result]
 
 
@@ -140,18 +142,17 @@ def test_all_findings_are_collected_and_sorted_by_path() -> None:
     assert len(paths) == 5
 
 
-def job(**fields: Any) -> Job:
-    result = read_job(manifest(), framework("PyTorchJob"))
-    return msgspec.structs.replace(
-        result, run_policy=msgspec.structs.replace(result.run_policy, **fields)
-    )
-
-
-def test_managed_by_and_queue_are_immutable_for_every_kind() -> None:
-    old = job(managed_by="", scheduling_policy=SchedulingPolicy(queue="a"))
-    new = job(managed_by=MANAGER, scheduling_policy=None)
-    assert validate_change(old, new) == (
-        FieldError("spec.runPolicy.managedBy", "field is immutable", "it is not set"),
-        FieldError("spec.runPolicy.schedulingPolicy.queue", "field is immutable", "it is 'a'"),
-    )
-    assert validate_change(old, job(scheduling_policy=SchedulingPolicy(queue="a"))) == ()
+@pytest.mark.parametrize(
+    "case", [case for case, (_, path, *_) in pods.CASES.items() if ".template." in path]
+)
+def test_a_job_that_is_not_from_a_manifest_is_checked_by_the_same_rules(case: str) -> None:
+    spoil, path, message, hint = pods.CASES[case]
+    document, it = manifest(), framework("PyTorchJob")
+    job = read_job(document, it)
+    spoil(document)
+    worker = ReplicaType("Worker")
+    template = worker_spec(document)["template"]
+    spec = msgspec.structs.replace(job.replicas[worker], template=template)
+    with pytest.raises(ManifestError) as caught:
+        check_job(msgspec.structs.replace(job, replicas={**job.replicas, worker: spec}), it)
+    assert FieldError(path, message, hint) in caught.value.findings

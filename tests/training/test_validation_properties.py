@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.training.manifest import read_job, validate, write_job
+from danlu.training.manifest import read_job, write_job
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import Job, ReplicaId
-from tests.training.manifests import KINDS, framework, manifest
+from tests.training.manifests import KINDS, find_mistakes, framework, manifest
 
 FULL: dict[str, Any] = {
     "runPolicy": {
@@ -78,7 +78,7 @@ def damaged_documents(draw: st.DrawFn) -> dict[str, Any]:
 
 def test_unmodified_documents_have_no_findings() -> None:
     for kind in KINDS:
-        assert validate(full(kind), framework(kind)) == ()
+        assert find_mistakes(full(kind), framework(kind)) == ()
 
 
 @settings(deadline=None, max_examples=120)
@@ -86,7 +86,7 @@ def test_unmodified_documents_have_no_findings() -> None:
 def test_any_manifest_is_a_job_or_has_findings(document: dict[str, Any], kind: str) -> None:
     named = document["kind"]
     it = framework(named if isinstance(named, str) and named in KINDS else kind)
-    findings = validate(document, it)
+    findings = find_mistakes(document, it)
     if findings:
         assert findings == tuple(sorted(set(findings)))
         assert all(finding.path and finding.message for finding in findings)

@@ -20,8 +20,8 @@ from danlu.commands.function_transport import (
     leader_value,
     replica_values,
 )
+from danlu.commands.jobs.backends import select_backend
 from danlu.commands.jobs.report import JobSummary, blame_replica, job_error
-from danlu.commands.jobs.targets import select_backend
 from danlu.commands.settings import Settings, load_settings
 from danlu.commands.sweep.options import (
     SweepOptions,

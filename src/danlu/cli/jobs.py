@@ -15,9 +15,8 @@ import msgspec
 
 from danlu.cli.error_rendering import print_error
 from danlu.cli.groups import group
-from danlu.cli.job_output import make_job_renderer
-from danlu.cli.job_output.foreground import attach, print_result
-from danlu.cli.job_output.log_lines import LogPrefixes, WarningPrinter, format_log_line
+from danlu.cli.job_output import LogPrefixes, WarningPrinter, format_log_line
+from danlu.cli.job_output.foreground import attach, make_job_renderer, print_result
 from danlu.cli.job_output.table import REPLICA_TITLES, state_style
 from danlu.cli.options import (
     format_option,
@@ -36,6 +35,16 @@ from danlu.commands.job_view_model import (
     list_job_gpus,
     replica_row,
 )
+from danlu.commands.jobs.backends import (
+    find_replica,
+    find_replicas,
+    list_earlier_runs,
+    list_views,
+    parse_scaling,
+    select_backend,
+    view_to_json,
+    wait_for_finish,
+)
 from danlu.commands.jobs.first_failure import correct_first_failure
 from danlu.commands.jobs.prune import configured_policy, prune_jobs
 from danlu.commands.jobs.report import (
@@ -44,16 +53,6 @@ from danlu.commands.jobs.report import (
     format_on_option,
     format_shell_line,
     job_seconds,
-)
-from danlu.commands.jobs.targets import select_backend
-from danlu.commands.jobs.views import (
-    find_replica,
-    find_replicas,
-    list_earlier_runs,
-    list_views,
-    parse_scaling,
-    view_to_json,
-    wait_for_finish,
 )
 from danlu.errors import DanluError, JobFailed
 from danlu.jobs.local.retention import RetentionPolicy

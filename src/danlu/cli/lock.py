@@ -17,7 +17,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.lock import STDOUT, LockReport, explain, lock, merge_files
+from danlu.commands.lock import STDOUT, LockOptions, LockReport, explain, lock, merge_files
 from danlu.util.files import check_parent_directory
 
 
@@ -105,11 +105,13 @@ def command(
         run.open_project(file),
         settings=run.settings,
         progress=run.start_progress(progress),
-        upgrade=tuple(name for name in upgrade if name) or None,
-        upgrade_all="" in upgrade,
-        check=check,
-        export=STDOUT if export == "-" else export_path,
-        platform=platform,
+        options=LockOptions(
+            upgrade=tuple(name for name in upgrade if name),
+            upgrade_all="" in upgrade,
+            check=check,
+            export=STDOUT if export == "-" else export_path,
+            platform=platform,
+        ),
     )
     run.stop_progress()
     if form == "json":

@@ -260,7 +260,7 @@ class JobNameParam(click.ParamType[str]):
         """Complete names of jobs."""
         import anyio
 
-        from danlu.commands.jobs.targets import select_backend
+        from danlu.commands.jobs.backends import select_backend
         from danlu.commands.settings import load_settings
 
         on = str(ctx.params.get("on") or "")

@@ -21,7 +21,7 @@ from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
 from danlu.commands.build_request import choose_platforms
 from danlu.commands.build_view_model import sort_branches
-from danlu.commands.lock import lock
+from danlu.commands.lock import LockOptions, lock
 from danlu.commands.plan import PlannedVertex, PlanReport, plan_build
 from danlu.util.human import format_size
 from danlu.util.sanitize import strip_control_sequences
@@ -86,7 +86,7 @@ def _update_lock(run: Session, file: str | None, progress: str, platform: str) -
         project,
         settings=run.settings,
         progress=run.start_progress(progress),
-        platform=platform,
+        options=LockOptions(platform=platform),
     )
     run.stop_progress()
     for line in locked.lines:

@@ -21,7 +21,7 @@ from danlu.cli.options import (
     verbosity_options,
 )
 from danlu.cli.session import Session, current_session
-from danlu.commands.jobs.views import parse_scaling
+from danlu.commands.jobs.backends import parse_scaling
 from danlu.commands.train.job_options import JOB_OPTIONS, SWEEP_FIELDS, JobOption
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import describe_missing_parts, format_manifest, plan_job

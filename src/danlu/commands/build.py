@@ -34,7 +34,7 @@ from danlu.util.files import is_special_file, write_atomic
 
 # Values of these types come from modules that a build without changes does not load.
 if TYPE_CHECKING:
-    from danlu.builder.types import VertexReport
+    from danlu.builder.embedded.context import VertexReport
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.environment.runtime_settings import RuntimeSettings
@@ -131,17 +131,11 @@ def find_or_build(request: BuildRequest) -> Iterator[tuple[Store, BuildOutcome]]
                 outcome = BuildOutcome(*found, unchanged=True, depends_on=depends_on, epoch=epoch)
                 yield store, outcome
                 return
-        # 2. The build file describes an environment that was built with this lock before.
+        # 2. Lock what is not locked, and run what no record of the store answers for.
         environment = project.environment(offline=options.offline, while_waiting=_import_builder)
         from danlu.commands import build_image
 
-        lock_request = build_image.make_lock_request(request, environment)
-        image = None if options.ignores_cache else build_image.lookup(store, lock_request)
-        if image is not None:
-            yield store, BuildOutcome(image, environment.runtime_settings(), unchanged=True)
-            return
-        # 3. Lock what is not locked, and run what is not cached.
-        with build_image.solve(request, lock_request, store) as outcome:
+        with build_image.solve(request, environment, store) as outcome:
             yield store, outcome
 
 

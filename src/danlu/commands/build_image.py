@@ -9,12 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     ExitStack,
     contextmanager,
     nullcontext,
 )
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,27 +22,20 @@ from msgspec.structs import replace
 
 from danlu.assemble.targets import Target, assemble_targets
 from danlu.builder.embedded import build as embedded
-from danlu.builder.embedded.preflight import (
-    find_foreign_step,
-    list_unsolved,
-    preload_http_client,
-    require_subordinate_ids,
-    start_wheel_prefetch,
-)
-from danlu.builder.types import SolveRequest, SolveResult
+from danlu.builder.embedded.build import find_foreign_step, require_subordinate_ids
+from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.context import SolveRequest
 from danlu.commands import build_cache, maintenance
 from danlu.commands.build_request import BuildOutcome, BuildRequest, choose_platform, last_build_key
 from danlu.commands.bytecode import describe_python
 from danlu.commands.lock import LockRequest, update_lock
-from danlu.environment.conda import CondaChannels, CondaPackages, strip_channel
+from danlu.environment.conda import CondaPackages, strip_channel
 from danlu.environment.image_layout import make_scheme
 from danlu.environment.requirements import list_system_packages
 from danlu.errors import MachineError, UsageError
-from danlu.graph.digest import digest_of
 from danlu.graph.ops import Merge
 from danlu.graph.progress import Ended
 from danlu.graph.types import Graph, Vertex
-from danlu.oci.digest import sha256
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import host_platform, is_foreign, require_emulation
 from danlu.sources.pypi.requirements import urls_with_credentials
@@ -57,17 +48,14 @@ if TYPE_CHECKING:
     from danlu.sources.pypi.uv_install import WheelPrefetch
     from danlu.store import Store, StoredImage
 
-#: Part of the cache key: increment it when the same environment and lock give another image.
-_VERSION = 4
-
 
 class BuildPlan(msgspec.Struct, frozen=True):
-    """A graph, how to solve it, how the lock changed, and the vertices without a record."""
+    """A graph, how to solve it, the vertices without a record, and their wheels on the way."""
 
     graph: Graph
     request: SolveRequest
-    lock_changes: tuple[str, ...] = ()
     unsolved: tuple[Vertex, ...] = ()
+    prefetched: WheelPrefetch | None = None
 
 
 def make_lock_request(request: BuildRequest, environment: Environment) -> LockRequest:
@@ -84,49 +72,37 @@ def make_lock_request(request: BuildRequest, environment: Environment) -> LockRe
     )
 
 
-def lookup(store: Store, lock_request: LockRequest) -> StoredImage | None:
-    """Return the image that was built from the same environment and lock before."""
-    project = lock_request.project
-    if not project.lock_text:
-        return None
-    record = store.record(_cache_key(lock_request, project.lock_text))
-    image = store.image(record["config"]) if record else None
-    if image is not None and not is_foreign(lock_request.platform):
-        _store_result(store, lock_request, image)
-    return image
-
-
 @contextmanager
-def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Iterator[BuildOutcome]:
-    """Yield the built image; nothing is collected from ``store`` until the block ends."""
-    with ExitStack() as updating, store.lease():
-        is_locked = _is_locked(lock_request)
-        if not is_locked and not request.options.frozen:
-            has_changed = updating.enter_context(
-                request.project.update_exclusively(request.progress)
-            )
-            if has_changed:
-                environment = request.project.environment(offline=request.options.offline)
-                lock_request = make_lock_request(request, environment)
-                is_locked = _is_locked(lock_request)
+def solve(request: BuildRequest, environment: Environment, store: Store) -> Iterator[BuildOutcome]:
+    """Yield the image of an environment: lock what is not locked, run what has no record.
+
+    Nothing is collected from ``store`` until the block ends.
+    """
+    lock_request = make_lock_request(request, environment)
+    with store.lease(), ExitStack() as running, ExitStack() as updating:
+        if (
+            not _is_locked(lock_request)
+            and not request.options.frozen
+            and updating.enter_context(request.project.update_exclusively(request.progress))
+        ):
+            environment = request.project.environment(offline=request.options.offline)
+            lock_request = make_lock_request(request, environment)
+        plan = None
+        if _is_locked(lock_request):
+            updating.close()
+            plan = make_build_plan(request, lock_request)
+            image = embedded.find_image(plan.graph, plan.request, store)
+            if image is not None:
+                _record_project(lock_request, store, image)
+                yield BuildOutcome(image, environment.runtime_settings(), unchanged=True)
+                return
         # Before any thread or event loop: a process with threads cannot enter a user namespace.
         userns.enter(request.settings.paths)
         maintenance.start_sweep(store, request.settings)
-        plan = None
-        prefetch: AbstractContextManager[WheelPrefetch | None] = nullcontext()
-        if is_locked:
-            updating.close()
-            plan = _plan_build(request, lock_request, store)
-            paths, config = request.settings.paths, request.settings.config
-            preload_http_client(plan.unsolved, plan.request, paths)
-            prefetch = start_wheel_prefetch(
-                plan.unsolved, plan.request, store=store, paths=paths, config=config
-            )
+        if plan is not None:
+            plan = _start_plan(plan, request, store, running)
         _require_ids(plan, lock_request)
-        with prefetch as wheels:
-            outcome = anyio.run(
-                partial(_lock_and_solve, request, lock_request, plan, store, wheels, updating)
-            )
+        outcome = anyio.run(_lock_and_solve, request, lock_request, plan, store, running, updating)
         # Takes progress off the screen: what follows may be a program that uses the terminal.
         request.progress(Ended(time.monotonic() - request.started))
         yield outcome
@@ -134,26 +110,26 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
 
 
 def _is_locked(lock_request: LockRequest) -> bool:
-    """Return whether the lock is up to date, also for the tools that a foreign build uses."""
-    requests = list(lock_request.all_targets)
-    if is_foreign(lock_request.platform):
-        requests += lock_request.host.all_targets
-    return all(item.section is not None and not item.stale for item in requests)
+    return not any(item.stale for item in _list_lock_requests(lock_request))
 
 
-def _cache_key(lock_request: LockRequest, lock_text: str) -> str:
-    # The lock counts by its bytes, so that it need not be parsed if nothing changed.
-    lock = sha256(lock_text.encode())
-    return digest_of(
-        [
-            "build",
-            _VERSION,
-            lock_request.environment.strip_runtime(),
-            lock_request.inputs,
-            lock_request.platform,
-            lock,
-        ]
+def _list_lock_requests(lock_request: LockRequest) -> tuple[LockRequest, ...]:
+    """Return all that has to be locked: for a foreign build, also the tools of this machine."""
+    tools = lock_request.host.all_targets if is_foreign(lock_request.platform) else ()
+    return (*tools, *lock_request.all_targets)
+
+
+def _start_plan(
+    plan: BuildPlan, request: BuildRequest, store: Store, running: ExitStack
+) -> BuildPlan:
+    """Return the plan with what has no record, and start to fetch it until ``running`` ends."""
+    paths, config = request.settings.paths, request.settings.config
+    unsolved = list_unsolved(plan.graph, store, fresh=plan.request.fresh)
+    embedded.preload_http_client(unsolved, plan.request, paths)
+    prefetch = embedded.prefetch_wheels(
+        unsolved, plan.request, store=store, paths=paths, config=config
     )
+    return replace(plan, unsolved=unsolved, prefetched=running.enter_context(prefetch))
 
 
 def _require_ids(plan: BuildPlan | None, lock_request: LockRequest) -> None:
@@ -171,17 +147,9 @@ def _require_ids(plan: BuildPlan | None, lock_request: LockRequest) -> None:
             userns.require_ids("installing system packages")
 
 
-def _plan_build(
-    request: BuildRequest, lock_request: LockRequest, store: Store, changes: tuple[str, ...] = ()
-) -> BuildPlan:
-    plan = make_build_plan(request, lock_request, changes)
-    return replace(plan, unsolved=list_unsolved(plan.graph, store, fresh=plan.request.fresh))
-
-
 def make_build_plan(
     request: BuildRequest,
     lock_request: LockRequest,
-    changes: tuple[str, ...] = (),
     *,
     instead: tuple[Environment, FunctionLock] | None = None,
 ) -> BuildPlan:
@@ -224,9 +192,7 @@ def make_build_plan(
         debug=options.debug,
         addresses=addresses,
     )
-    requests = {
-        target.name: _add_package_sources(builder_request, target.environment) for target in targets
-    }
+    requests = {target.name: builder_request.with_sources(target.environment) for target in targets}
     own = requests[lock_request.name]
     others = {
         digest: requests[name]
@@ -234,18 +200,7 @@ def make_build_plan(
         if not own.has_same_sources(requests[name])
         for digest in digests
     }
-    return BuildPlan(assembled.graph, replace(own, requests=others), changes)
-
-
-def _add_package_sources(request: SolveRequest, environment: Environment) -> SolveRequest:
-    return replace(
-        request,
-        apt_source=environment.apt_source,
-        pip_index=environment.pip_index,
-        conda_channels=environment.find(CondaChannels),
-        python_packages=environment.python_packages,
-        mirrors=environment.mirrors(),
-    )
+    return BuildPlan(assembled.graph, replace(own, requests=others))
 
 
 def _find_addresses(environment: Environment, project: Path) -> dict[str, str]:
@@ -267,7 +222,7 @@ async def _lock_and_solve(
     lock_request: LockRequest,
     plan: BuildPlan | None,
     store: Store,
-    prefetch: WheelPrefetch | None,
+    running: ExitStack,
     updating: ExitStack,
 ) -> BuildOutcome:
     """Update the lock unless there is a plan already, solve the graph, and cache the result.
@@ -278,13 +233,12 @@ async def _lock_and_solve(
         if buildkit is not None and (plan is None or _has_layers_to_make(plan)):
             # A missing daemon is reported before anything is resolved or downloaded.
             await buildkit.open()
+        changes: tuple[str, ...] = ()
         if plan is None:
-            needed = lock_request.all_targets
-            if is_foreign(lock_request.platform):
-                needed = (*lock_request.host.all_targets, *needed)
-            locked = await update_lock(needed, store)
+            changes = (await update_lock(_list_lock_requests(lock_request), store)).lines
             updating.close()
-            plan = _plan_build(request, lock_request, store, locked.lines)
+            plan = make_build_plan(request, lock_request)
+            plan = _start_plan(plan, request, store, running)
         _require_emulation(plan)
         result = await embedded.build(
             plan.graph,
@@ -293,14 +247,15 @@ async def _lock_and_solve(
             paths=request.settings.paths,
             config=request.settings.config,
             progress=request.progress,
-            prefetched=prefetch,
+            unsolved=plan.unsolved,
+            prefetched=plan.prefetched,
             make_sandbox=None if buildkit is None else buildkit.connect,
         )
-        _record_result(request, lock_request, plan, store, result)
+        _record_result(lock_request, plan.graph, store, result.image)
         if buildkit is not None:
             await buildkit.export_cache(request.options.cache_to)
     runtime = lock_request.environment.runtime_settings()
-    return BuildOutcome(result.image, runtime, result.vertices, plan.lock_changes)
+    return BuildOutcome(result.image, runtime, result.vertices, changes)
 
 
 def _has_layers_to_make(plan: BuildPlan) -> bool:
@@ -338,33 +293,26 @@ def _open_builder(
 
 
 def _record_result(
-    request: BuildRequest,
-    lock_request: LockRequest,
-    plan: BuildPlan,
-    store: Store,
-    result: SolveResult,
+    lock_request: LockRequest, graph: Graph, store: Store, image: StoredImage
 ) -> None:
-    """Record the image for later builds of the same files."""
-    project = request.project
-    layers = [layer.diff_id for layer in result.layers]
-    key = _cache_key(lock_request, project.lock_text)
-    store.put_record(key, {"config": result.image.digest}, layers=layers)
+    """Record the image for later builds of the same files, and what it was built of."""
     vertices = [
         {
             "name": vertex.name,
             "digest": vertex.digest,
             "spans": [str(span) for span in vertex.spans],
         }
-        for vertex in plan.graph.walk()
+        for vertex in graph.walk()
     ]
     store.put_record(
-        last_build_key(project, lock_request.platform),
-        {"vertices": vertices, "config": result.image.digest},
+        last_build_key(lock_request.project, lock_request.platform),
+        {"vertices": vertices, "config": image.digest},
     )
+    _record_project(lock_request, store, image)
+
+
+def _record_project(lock_request: LockRequest, store: Store, image: StoredImage) -> None:
+    """Record the image for :func:`danlu.commands.build_cache.lookup`."""
     if not is_foreign(lock_request.platform):
-        _store_result(store, lock_request, result.image)
-
-
-def _store_result(store: Store, lock_request: LockRequest, image: StoredImage) -> None:
-    runtime = lock_request.environment.runtime_settings()
-    build_cache.store_result(store, lock_request.project, lock_request.inputs, image, runtime)
+        runtime = lock_request.environment.runtime_settings()
+        build_cache.store_result(store, lock_request.project, lock_request.inputs, image, runtime)

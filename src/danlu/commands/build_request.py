@@ -12,7 +12,7 @@ from danlu.errors import UsageError
 
 # Values of these types come from modules that a build without changes does not load.
 if TYPE_CHECKING:
-    from danlu.builder.types import VertexReport
+    from danlu.builder.embedded.context import VertexReport
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.environment.runtime_settings import RuntimeSettings

@@ -118,7 +118,7 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
     # Builds only need `describe_python`; the sandbox is loaded by the maintenance process.
     from danlu.builder.embedded.build import run_sync
     from danlu.builder.embedded.bytecode_layers import find_interpreter
-    from danlu.builder.embedded.context import OpContext
+    from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
     from danlu.builder.embedded.ops.bytecode import compile_layers
     from danlu.graph.ops import InstallScheme
     from danlu.sandbox.sandbox import Sandbox
@@ -128,17 +128,15 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
     config = settings.config
     with store.staging() as work:
         context = OpContext(
+            request=SolveRequest(work, offline=True),
             store=store,
             paths=settings.paths,
             config=config,
             sandbox=partial(Sandbox, work, name=config.runtime, seccomp=config.seccomp),
-            project=work,
-            below=tuple(stack),
-            inputs=(),
+            inputs=(VertexResult(tuple(stack), tuple(stack)),),
             log=lambda line: None,
             transfer=lambda current, total, unit="": None,
             run_sync=run_sync,
-            offline=True,
         )
         layers: list[Layer] = []
         for prefix, wheels in packages.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from danlu.commands.jobs.views import local_backend
+from danlu.commands.jobs.backends import local_backend
 from danlu.commands.settings import Settings
 from danlu.errors import UsageError
 from danlu.serving.model_directory import read_model_directory

@@ -14,19 +14,18 @@ import msgspec
 from msgspec.structs import replace
 
 from danlu.commands.build_request import choose_platforms
-from danlu.environment.conda import CondaChannels
 from danlu.environment.lock import FunctionLock
 from danlu.environment.requirements import digest_base_inputs, needs_python
 from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import DifferenceFound, LockError, UsageError
-from danlu.graph.ops import Platform, parse_platform
+from danlu.graph.ops import Platform
 from danlu.graph.progress import Log, Message, Progress
 from danlu.lang.functions import LOCK_SECTIONS
 from danlu.resolve.lockfile import find_stale_section
 from danlu.sandbox import userns
-from danlu.sandbox.emulation import host_platform, is_foreign, require_emulation
+from danlu.sandbox.emulation import host_platform, is_foreign
 from danlu.sources import downloads
-from danlu.store import Layer, Store
+from danlu.store import Store
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.files import write_atomic
 
@@ -42,6 +41,29 @@ STDOUT = Path("-")
 
 #: More changes of one kind than this are counted, not listed.
 _MAX_LISTED_CHANGES = 12
+
+
+class LockOptions(msgspec.Struct, frozen=True):
+    """The options of ``danlu lock``; see the reference of the command line.
+
+    ``platform`` are platforms to lock as well (``linux/amd64,linux/arm64``); this machine's and
+    those that are locked already always are. ``export`` is the ``pylock.toml`` to write (for the
+    first platform), or :data:`STDOUT`.
+    """
+
+    upgrade: tuple[str, ...] = ()
+    upgrade_all: bool = False
+    check: bool = False
+    export: Path | None = None
+    platform: str = ""
+
+    @property
+    def refresh(self) -> bool:
+        """Whether versions may change although nothing in the build file has."""
+        return self.upgrade_all or bool(self.upgrade)
+
+
+_DEFAULTS = LockOptions()
 
 
 class LockReport(msgspec.Struct, frozen=True):
@@ -120,65 +142,56 @@ def lock(
     *,
     settings: Settings,
     progress: Progress,
-    upgrade: tuple[str, ...] | None = None,
-    upgrade_all: bool = False,
-    check: bool = False,
-    export: Path | None = None,
-    platform: str = "",
+    options: LockOptions = _DEFAULTS,
 ) -> LockReport:
     """Update the lock, or with ``check`` only verify that it is up to date.
 
-    ``platform`` are platforms to lock as well (``linux/amd64,linux/arm64``); this machine's and
-    those that are locked already always are. ``export`` is the ``pylock.toml`` to write (for the
-    first platform), or :data:`STDOUT`. Raises :class:`DifferenceFound`
-    if ``check`` finds the lock out of date, :class:`UsageError` if it cannot be exported,
-    :class:`OutsideError` if an index no longer has a locked file, whose URL the export needs.
+    Raises :class:`DifferenceFound` if ``check`` finds the lock out of date, :class:`UsageError` if
+    it cannot be exported, :class:`OutsideError` if an index no longer has a locked file, whose URL
+    the export needs.
     """
-    with nullcontext() if check else project.update_exclusively(progress):
-        return update_project_lock(
-            project,
-            settings=settings,
-            progress=progress,
-            upgrade=upgrade,
-            upgrade_all=upgrade_all,
-            check=check,
-            export=export,
-            platform=platform,
-        )
+    with nullcontext() if options.check else project.update_exclusively(progress):
+        return update_project_lock(project, settings, progress, options)
 
 
 def update_project_lock(
     project: Project,
-    *,
     settings: Settings,
     progress: Progress,
-    upgrade: tuple[str, ...] | None = None,
-    upgrade_all: bool = False,
-    check: bool = False,
-    export: Path | None = None,
-    platform: str = "",
+    options: LockOptions = _DEFAULTS,
 ) -> LockReport:
     """Do what :func:`lock` does, inside :meth:`Project.update_exclusively`."""
     from danlu.resolve.lockfile import has_conflict_markers
 
-    fresh = upgrade_all or bool(upgrade)
     before = project.lock_text
-    conflicted = has_conflict_markers(before) and not check
+    conflicted = has_conflict_markers(before) and not options.check
     if conflicted:
         from danlu.resolve.lock_merge import merge_conflicted_text
 
         project.stage_lock(merge_conflicted_text(before, project.lock_path.name))
-    request = _make_request(project, settings, progress, upgrade, upgrade_all=upgrade_all)
-    if export:
-        _check_export(request, export)
+    environment = project.environment(refresh=options.refresh)
+    request = LockRequest(
+        project,
+        environment,
+        project.inputs(environment),
+        host_platform(),
+        settings,
+        progress,
+        upgrade=options.upgrade,
+        upgrade_all=options.upgrade_all,
+    )
+    if options.export:
+        _check_export(request, options.export)
     platforms = [
-        replace(request, platform=target) for target in _choose_locked_platforms(project, platform)
+        replace(request, platform=target)
+        for target in _choose_locked_platforms(project, options.platform)
     ]
-    first = next((item for item in platforms if str(item.platform) in platform), platforms[0])
+    asked = (item for item in platforms if str(item.platform) in options.platform)
+    first = next(asked, platforms[0])
     requests = [target for item in platforms for target in item.all_targets]
-    outdated = [item for item in requests if item.stale or fresh]
+    outdated = [item for item in requests if item.stale or options.refresh]
     lines: tuple[str, ...] = ()
-    if outdated and check:
+    if outdated and options.check:
         raise _difference_error(outdated[0])
     if outdated:
         # Source distributions are built in the sandbox, which needs a user namespace.
@@ -188,8 +201,7 @@ def update_project_lock(
         project.write_lock(project.lock)
     if conflicted:
         lines = (f"merged both sides of the conflicts in {project.lock_path.name}", *lines)
-    assert first.section is not None
-    exported = anyio.run(_export_pylock, first, first.section, export) if export else ""
+    exported = anyio.run(_export_pylock, first, options.export) if options.export else ""
     return LockReport(project.lock_text != before, lines, project.lock_path, exported)
 
 
@@ -263,27 +275,6 @@ def _difference_error(request: LockRequest) -> DifferenceFound:
     )
 
 
-def _make_request(
-    project: Project,
-    settings: Settings,
-    progress: Progress,
-    upgrade: tuple[str, ...] | None,
-    *,
-    upgrade_all: bool,
-) -> LockRequest:
-    environment = project.environment(refresh=upgrade_all or bool(upgrade))
-    return LockRequest(
-        project,
-        environment,
-        project.inputs(environment),
-        host_platform(),
-        settings,
-        progress,
-        upgrade=upgrade or (),
-        upgrade_all=upgrade_all,
-    )
-
-
 def _check_export(request: LockRequest, path: Path) -> None:
     """Raise :class:`UsageError` if the lock cannot be exported, before anything is resolved."""
     from danlu.resolve.python.pylock import check_pylock_name
@@ -298,12 +289,13 @@ def _check_export(request: LockRequest, path: Path) -> None:
         )
 
 
-async def _export_pylock(request: LockRequest, lock: FunctionLock, path: Path) -> str:
-    """Return the ``pylock.toml`` of ``lock``; write it to ``path`` unless that is stdout."""
+async def _export_pylock(request: LockRequest, path: Path) -> str:
+    """Return the ``pylock.toml`` of the lock; write it to ``path`` unless that is stdout."""
     from danlu.resolve.python.packages import find_file_urls
     from danlu.resolve.python.pylock import export_pylock, files_outside
 
-    project, paths = request.project, request.settings.paths
+    project, paths, lock = request.project, request.settings.paths, request.section
+    assert lock is not None
     with (
         translate_disk_full(f"danlu's data ({paths.data})"),
         downloads.prevent_pruning(paths.cache),
@@ -404,17 +396,29 @@ def _find_similar_lock(request: LockRequest) -> FunctionLock | None:
 
 
 def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
+    from danlu.builder.embedded.build import solve_system
+    from danlu.builder.embedded.context import SolveRequest
     from danlu.resolve.context import ResolveContext
 
     started = time.monotonic()
-    progress = request.progress
+    progress, settings = request.progress, request.settings
+    directory = request.project.directory
     return ResolveContext(
-        project=request.project.directory,
-        paths=request.settings.paths,
-        config=request.settings.config,
+        project=directory,
+        paths=settings.paths,
+        config=settings.config,
         platform=request.platform,
         store=store,
-        build_system=partial(_build_system_layers, request, store),
+        build_system=partial(
+            solve_system,
+            request.environment,
+            tools=request.host.section if is_foreign(request.platform) else None,
+            request=SolveRequest(directory, offline=request.offline),
+            store=store,
+            paths=settings.paths,
+            config=settings.config,
+            progress=progress,
+        ),
         offline=request.offline,
         upgrade=request.upgrade,
         upgrade_all=request.upgrade_all,
@@ -430,39 +434,6 @@ def _frozen_error(request: LockRequest, what: str) -> LockError:
         f"{project.lock_path.name} is out of date for {project.file}:{request.name}: {what}",
         hint=f"run `danlu lock{option}` and commit the lockfile",
     )
-
-
-async def _build_system_layers(
-    request: LockRequest, store: Store, lock: FunctionLock
-) -> Sequence[Layer]:
-    """Return the layers of the locked base and system packages; build them if needed.
-
-    Source distributions are built on these layers.
-    """
-    # Most locks have wheels for everything and need no builder.
-    from danlu.assemble.assemble import assemble_system
-    from danlu.builder.embedded.build import solve
-    from danlu.builder.types import SolveRequest
-
-    environment = request.environment
-    solve_request = SolveRequest(
-        project=request.project.directory,
-        offline=request.offline,
-        apt_source=environment.apt_source,
-        conda_channels=environment.find(CondaChannels),
-    )
-    platform = parse_platform(lock.platform)
-    require_emulation(platform, "building a source distribution")
-    tools = request.host.section if is_foreign(platform) else None
-    result, _ = await solve(
-        assemble_system(environment, lock, platform, tools),
-        solve_request,
-        store=store,
-        paths=request.settings.paths,
-        config=request.settings.config,
-        progress=request.progress,
-    )
-    return result.stack
 
 
 def describe_changes(old: FunctionLock | None, new: FunctionLock) -> Iterator[str]:

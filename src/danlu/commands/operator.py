@@ -15,8 +15,8 @@ from danlu.operator.crds import custom_resource_definitions
 from danlu.operator.flags import parse_decorators, parse_settings
 from danlu.operator.manifests import NAMESPACE, InstallOptions, install_manifests
 from danlu.operator.types import OperatorSettings
-from danlu.training.manifest import dump_yaml
 from danlu.training.registry import list_frameworks
+from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.dns_label import is_dns_label
 
 

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from danlu.builder.embedded import build as embedded
-from danlu.builder.types import SolveRequest
+from danlu.builder.embedded.context import SolveRequest
 from danlu.commands.build import find_or_build
 from danlu.commands.build_image import make_build_plan, make_lock_request
 from danlu.commands.build_request import BuildOptions, BuildRequest, choose_platform

@@ -275,7 +275,7 @@ def change_packages(
             edit.remove(name)
         try:
             with _write_texts(edit):
-                report = update_project_lock(project, settings=settings, progress=progress)
+                report = update_project_lock(project, settings, progress)
         except DanluError as error:
             files = " and ".join(edit.changed_files or (project.file,))
             error.details += (f"{files} is as before",)

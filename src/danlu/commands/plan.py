@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
 from danlu.assemble.targets import Target, assemble_targets
-from danlu.builder.types import VertexForecast
 from danlu.commands.build_request import choose_platform, last_build_key
+from danlu.commands.plan_status import VertexForecast
 from danlu.environment.lock import LockedSetting
 from danlu.environment.types import Environment
 from danlu.errors import LockError, OutsideError

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.builder.embedded.cache_keys import definition_key, stack_key
 from danlu.builder.embedded.context import VertexResult, make_cached_result, merge_results
-from danlu.builder.types import VertexForecast
 from danlu.environment.package_names import requirement_name
 from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
 #: How many packages that stay are named.
 _MAX_KEPT = 5
+
+
+class VertexForecast(msgspec.Struct, frozen=True):
+    """What a build would do with a vertex, and why.
+
+    ``maybe`` means that an input will be built, and the vertex only if the result differs.
+    ``size`` is that of its layers and ``download`` what may have to be downloaded, both in bytes
+    and 0 if unknown.
+    """
+
+    state: Literal["cached", "build", "maybe"]
+    why: str
+    size: int = 0
+    download: int = 0
 
 
 @dataclass

@@ -13,7 +13,7 @@ import msgspec
 from danlu.commands.image.cluster_push import push_cluster_image
 from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.image.manage import find_image
-from danlu.commands.jobs.targets import find_target
+from danlu.commands.jobs.backends import find_target
 from danlu.commands.serve_image import require_server
 from danlu.commands.serve_options import ServeOptions
 from danlu.commands.settings import Settings
@@ -40,7 +40,7 @@ from danlu.serving.cluster.views import ServedModelView
 from danlu.serving.model_servers import ModelServer, find_server
 from danlu.sources.image import ResolvedImage, resolve_image
 from danlu.store import Store
-from danlu.training.manifest import dump_yaml
+from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.fork import run_in_child
 from danlu.util.human import parse_size
 from danlu.util.sanitize import escape_unprintable

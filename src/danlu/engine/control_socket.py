@@ -14,31 +14,34 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio import abc
 
+from danlu.engine.supervisor_directory import SupervisorResponse
+from danlu.errors import DanluError, StoreError, UsageError
+from danlu.util.fd_limit import fd_shortage_error, is_fd_shortage
 from danlu.util.sockets import short_socket_path
 
 _CHUNK_SIZE = 1 << 16
 _MAX_DESCRIPTORS = 3
 _REQUEST_TIMEOUT = 10.0
 _ACCEPT_INTERVAL = 0.1
+_SUPERVISOR = "the supervisor"
 
-RequestHandler = Callable[["ControlConnection"], Awaitable[bytes]]
-"""Returns the response to a connection's request, as JSON without a newline."""
+RequestHandler = Callable[["ControlConnection"], Awaitable[SupervisorResponse]]
 
 
 class ControlConnection:
     """A client's connection, after its request has arrived.
 
     ``request`` is the JSON text; ``descriptors`` are the file descriptors that came with it, which
-    are closed after the response. ``lost_descriptors`` is set if there were more, and this process
-    has too many open files.
+    are closed after the response.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.request = b""
         self.descriptors: list[int] = []
-        self.lost_descriptors = False
+        self._lost_descriptors = False
         self._connection = connection
         self._rest = b""
 
@@ -54,8 +57,7 @@ class ControlConnection:
             except ConnectionError:
                 return None
             self.descriptors += descriptors
-            # The kernel drops those that this process may not open.
-            self.lost_descriptors |= bool(flags & socket.MSG_CTRUNC)
+            self._lost_descriptors |= bool(flags & socket.MSG_CTRUNC)
             if not chunk:
                 return None
             self._rest += chunk
@@ -67,8 +69,15 @@ class ControlConnection:
         while self.descriptors:
             os.close(self.descriptors.pop())
 
+    def streams(self) -> tuple[int, int, int]:
+        """Return the descriptors for a program's streams; raise :class:`UsageError` without."""
+        if len(self.descriptors) != _MAX_DESCRIPTORS:
+            raise UsageError(f"exec needs {_MAX_DESCRIPTORS} descriptors")
+        stdin, stdout, stderr = self.descriptors
+        return stdin, stdout, stderr
+
     async def serve_client(self, handle: RequestHandler) -> None:
-        """Read the request and send the response of ``handle``."""
+        """Read the request and send the response of ``handle``, or its error."""
         self._connection.setblocking(False)
         with self._connection:
             try:
@@ -76,13 +85,21 @@ class ControlConnection:
                     self.request = await self.read_message() or b""
                 if not self.request:
                     return
+                if self._lost_descriptors:  # by the kernel: this process may not open them
+                    raise fd_shortage_error(_SUPERVISOR)
                 response = await handle(self)
+            except DanluError as error:
+                response = SupervisorResponse.of(error)
+            except (msgspec.MsgspecError, OSError) as error:
+                failure = StoreError(f"invalid request: {error}")
+                short = fd_shortage_error(_SUPERVISOR) if is_fd_shortage(error) else failure
+                response = SupervisorResponse.of(short)
             finally:
                 # A copy of the client's pipe that stays open here would keep its reader waiting for
                 # the end.
                 self.close_descriptors()
             with suppress(OSError):
-                self._connection.send(response + b"\n")
+                self._connection.send(msgspec.json.encode(response) + b"\n")
 
 
 async def serve_control_socket(

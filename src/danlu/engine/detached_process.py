@@ -1,4 +1,4 @@
-"""Start a module of danlu in a new session, and read what it reports when it is ready."""
+"""Start a program of danlu in a new session, and read what it reports when it is ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,19 @@ def spawn_module(
     *,
     descriptors: Sequence[int] = (),
 ) -> int:
-    """Start ``python -m module`` in a new session; return the descriptor of its report.
+    """Start ``python -m module`` as :func:`spawn_program` does; return its report's descriptor."""
+    # -P: a module of the current directory, often a project's, must not be imported instead.
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    return spawn_program(command, log, descriptors=descriptors)[1]
+
+
+def spawn_program(
+    command: Sequence[str],
+    log: str | os.PathLike[str],
+    *,
+    descriptors: Sequence[int] = (),
+) -> tuple[int, int]:
+    """Start a program in a new session; return its process id and the descriptor of its report.
 
     Its output goes to ``log``. It writes its report to the descriptor ``FIRST_FD`` and gets
     ``descriptors`` as the numbers that follow.
@@ -34,15 +46,13 @@ def spawn_module(
     reading, writing = os.pipe2(os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     output = os.open(log, flags, 0o600)
-    stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    # -P: a module of the current directory, often a project's, must not be imported instead.
-    command = [sys.executable, "-P", "-m", module, *arguments]
     try:
-        spawn_process(command, (stdin, output, output, writing, *descriptors), new_session=True)
+        files = None, output, output, writing, *descriptors
+        pid = spawn_process(command, files, new_session=True)
     finally:
-        for descriptor in (writing, output, stdin):
-            os.close(descriptor)
-    return reading
+        os.close(writing)
+        os.close(output)
+    return pid, reading
 
 
 def read_report(reading: int) -> bytes:

@@ -7,21 +7,16 @@ disconnects. The response is the program's exit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from danlu.engine.control_client import send_request, terminal_variables
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.engine.types import ExecRequest
-from danlu.errors import DanluError, MachineError, OutsideError, UsageError
+from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.util.decoding import decode_json
 from danlu.util.fd_limit import fd_shortage_error, is_fd_shortage
 from danlu.util.json_codec import encode
-
-_ERRORS: Mapping[int, type[DanluError]] = {
-    type.exit_code: type for type in (UsageError, OutsideError, MachineError)
-}
 
 
 class StopRequest(msgspec.Struct, frozen=True, tag="stop"):
@@ -58,14 +53,6 @@ class ExecMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     resize: bool = False
 
 
-class SupervisorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a request: an error with its exit code, or the exit code of a program."""
-
-    error: str = ""
-    hint: str = ""
-    code: int = 0
-
-
 def terminal_request(args: tuple[str, ...], *, user: str = "", directory: str = "") -> ExecRequest:
     """Return a request for a program in our terminal; without arguments the login shell."""
     variables = terminal_variables()
@@ -86,14 +73,8 @@ def request_from_supervisor(
     except OSError as error:
         raise translate_connect_error(error, environment.name) from error
     response = decode_json(data, SupervisorResponse)
-    raise_response_error(response)
+    response.raise_error()
     return response
-
-
-def raise_response_error(response: SupervisorResponse) -> None:
-    """Raise the error that a response reports."""
-    if response.error:
-        raise _ERRORS.get(response.code, OutsideError)(response.error, hint=response.hint)
 
 
 def translate_connect_error(error: OSError, name: str) -> DanluError:

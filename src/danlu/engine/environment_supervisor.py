@@ -31,7 +31,6 @@ from danlu.engine.environment_control import (
     StartExecRequest,
     StopRequest,
     SupervisorRequest,
-    SupervisorResponse,
 )
 from danlu.engine.environment_directory import (
     INIT_LOG,
@@ -47,7 +46,7 @@ from danlu.engine.environment_ports import needs_forward
 from danlu.engine.port_forwarder import relay_port, serve_forward
 from danlu.engine.service_runner import ServiceRunner, copy_output
 from danlu.engine.ssh.tcp_port import serve_ssh_port
-from danlu.engine.supervisor_directory import StartReport
+from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.engine.types import (
     CONNECTION_LOST,
     EnvironmentContainer,
@@ -55,7 +54,7 @@ from danlu.engine.types import (
     ExecRequest,
 )
 from danlu.engine.vscode_servers import find_server_mount, link_servers
-from danlu.errors import DanluError, MachineError, OutsideError, StoreError, UsageError
+from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.sandbox import runtime
 from danlu.util.config import load_configuration
 from danlu.util.disk_full import translate_disk_full
@@ -68,7 +67,6 @@ from danlu.util.rotating_log import RotatingLog
 _DISK_HINT = "free some space; what was written before stays"
 _SUPERVISOR = "the supervisor of the environment"
 _INIT_LOG_BYTES = 1 << 20
-_STREAM_COUNT = 3
 _PR_SET_CHILD_SUBREAPER = 36
 #: Programs that users started get this long to end when the environment is stopped.
 DEFAULT_GRACE = 10.0
@@ -103,7 +101,7 @@ class EnvironmentSupervisor:
         self._phase: Phase = "Starting"
         self._container: EnvironmentContainer | None = None
 
-    async def run(self, report: Callable[[StartReport], None]) -> None:
+    async def run(self, report: Callable[[SupervisorResponse], None]) -> None:
         """Run the environment; call ``report`` once, when it runs or could not be started."""
         self._publish_state()
         try:
@@ -121,7 +119,7 @@ class EnvironmentSupervisor:
             if not isinstance(error, DanluError):
                 raise
             self._publish_state("Failed", error.message)
-            report(StartReport.of(error))
+            report(SupervisorResponse.of(error))
 
     async def _link_vscode_servers(self) -> None:
         """Put VS Code's servers where editors look for them, before one can connect."""
@@ -135,7 +133,7 @@ class EnvironmentSupervisor:
 
     # -- running ----------------------------------------------------------------------------------
 
-    async def _run_to_stop(self, report: Callable[[StartReport], None]) -> None:
+    async def _run_to_stop(self, report: Callable[[SupervisorResponse], None]) -> None:
         assert self._container is not None
         async with anyio.create_task_group() as group:
             for port in self._spec.ports:
@@ -145,14 +143,14 @@ class EnvironmentSupervisor:
                 keys = self._spec.authorized_keys
                 await group.start(serve_ssh_port, self._environment, self._spec.ssh_port, keys)
             await group.start(
-                serve_control_socket, self._environment.control_socket, self._answer_request
+                serve_control_socket, self._environment.control_socket, self._handle_request
             )
             group.start_soon(self._retry_publishing)
             group.start_soon(self._renew_state)
             group.start_soon(self._stop_on_signal)
             group.start_soon(self._stop_when_container_ends, self._container)
             self._publish_state()
-            report(StartReport())
+            report(SupervisorResponse())
             group.start_soon(self._run_services, group)
             await self._stop.wait()
             await self._stop_programs()
@@ -242,26 +240,13 @@ class EnvironmentSupervisor:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    async def _answer_request(self, connection: ControlConnection) -> bytes:
-        try:
-            request: SupervisorRequest = msgspec.json.decode(
-                connection.request, type=SupervisorRequest
-            )
-            place = self._environment.directory
-            with translate_disk_full(f"the environment ({place})", hint=_DISK_HINT):
-                if connection.lost_descriptors:
-                    raise fd_shortage_error(_SUPERVISOR)
-                response = await self._handle_request(request, connection)
-        except DanluError as error:
-            response = SupervisorResponse(error.message, error.hint, error.exit_code)
-        except (msgspec.MsgspecError, OSError) as error:
-            response = SupervisorResponse(f"invalid request: {error}", code=StoreError.exit_code)
-            if is_fd_shortage(error):
-                short = fd_shortage_error(_SUPERVISOR)
-                response = SupervisorResponse(short.message, short.hint, short.exit_code)
-        return msgspec.json.encode(response)
+    async def _handle_request(self, connection: ControlConnection) -> SupervisorResponse:
+        request: SupervisorRequest = msgspec.json.decode(connection.request, type=SupervisorRequest)
+        place = self._environment.directory
+        with translate_disk_full(f"the environment ({place})", hint=_DISK_HINT):
+            return await self._answer_request(request, connection)
 
-    async def _handle_request(
+    async def _answer_request(
         self, request: SupervisorRequest, connection: ControlConnection
     ) -> SupervisorResponse:
         if isinstance(request, StartExecRequest):
@@ -286,10 +271,8 @@ class EnvironmentSupervisor:
     async def _run_exec(
         self, request: ExecRequest, connection: ControlConnection
     ) -> SupervisorResponse:
-        if len(connection.descriptors) != _STREAM_COUNT:
-            raise UsageError(f"exec needs {_STREAM_COUNT} descriptors")
         assert self._container is not None
-        stdin, stdout, stderr = connection.descriptors
+        stdin, stdout, stderr = connection.streams()
         program = await self._container.start_exec(
             request, stdin=stdin, stdout=stdout, stderr=stderr
         )
@@ -381,7 +364,7 @@ def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | N
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     environment = EnvironmentDirectory(Path(directory))
 
-    def report(result: StartReport) -> None:
+    def report(result: SupervisorResponse) -> None:
         nonlocal ready
         if ready >= 0:
             with suppress(BrokenPipeError):
@@ -400,7 +383,7 @@ def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | N
         # After the embedded engine, whose programs get the limit that is set now.
         raise_fd_limit()
     except DanluError as error:
-        report(StartReport.of(error))
+        report(SupervisorResponse.of(error))
         sys.exit(error.exit_code)
     supervisor = EnvironmentSupervisor(environment, spec, engine, paths.vscode_servers)
     anyio.run(supervisor.run, report)

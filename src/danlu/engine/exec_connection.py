@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _CHUNK_SIZE = 1 << 12
-#: A :class:`~danlu.engine.environment_control.SupervisorResponse` without an error and with code 0.
+#: A :class:`~danlu.engine.supervisor_directory.SupervisorResponse` that is empty.
 _SUCCESS = b"{}\n"
 
 
@@ -88,7 +88,7 @@ class ExecConnection:
         response = json.loads(self._response)
         if "error" in response:
             control = _load_control()
-            control.raise_response_error(control.SupervisorResponse(**response))
+            control.SupervisorResponse(**response).raise_error()
         return int(response.get("code", 0))
 
     def close(self) -> None:

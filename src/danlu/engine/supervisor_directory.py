@@ -1,7 +1,8 @@
-"""The directory of a supervisor, of a job or an environment: its lock, its logs, its report."""
+"""The directory of a supervisor, of a job or an environment, and what a supervisor answers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,19 @@ import msgspec
 
 from danlu.engine.control_client import SUPERVISOR_LOCK
 from danlu.engine.supervisor_spawn import SUPERVISOR_LOG
-from danlu.errors import DanluError
+from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.util.locks import lock_is_held
 
+_ERRORS: Mapping[int, type[DanluError]] = {
+    type.exit_code: type for type in (UsageError, OutsideError, MachineError)
+}
 
-class StartReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a supervisor reports when it has started: empty, or its error and the exit code."""
+
+class SupervisorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a request, and a supervisor's report when it has started.
+
+    It is an error with its exit code, the exit code of a program, or empty.
+    """
 
     error: str = ""
     hint: str = ""
@@ -22,9 +30,15 @@ class StartReport(msgspec.Struct, frozen=True, omit_defaults=True):
     details: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, error: DanluError) -> StartReport:
-        """Return the report of a start that failed."""
+    def of(cls, error: DanluError) -> SupervisorResponse:
+        """Return the answer for what failed with ``error``."""
         return cls(error.message, error.hint, error.exit_code, tuple(error.details))
+
+    def raise_error(self) -> None:
+        """Raise the error that it reports, if any."""
+        if self.error:
+            error = _ERRORS.get(self.code, OutsideError)
+            raise error(self.error, hint=self.hint, details=self.details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 
 from danlu.engine.environment_directory import EngineSettings, EnvironmentDirectory
-from danlu.engine.supervisor_directory import StartReport
+from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.engine.supervisor_spawn import spawn_supervisor
-from danlu.errors import DanluError, MachineError, OutsideError, UsageError
+from danlu.errors import OutsideError
 from danlu.util.json_codec import decode, encode
 from danlu.util.paths import Paths
 
 _START_TIMEOUT = 60.0
 _POLL_SECONDS = 0.02
-_ERRORS = {type.exit_code: type for type in (UsageError, OutsideError, MachineError)}
 
 
 def start_supervisor(environment: EnvironmentDirectory, paths: Paths) -> bool:
@@ -33,10 +32,7 @@ def start_supervisor(environment: EnvironmentDirectory, paths: Paths) -> bool:
             f"the supervisor of environment {environment.name} did not start: {reason}",
             hint=f"see {environment.supervisor_log}",
         )
-    result = decode(report, StartReport)
-    if result.error:
-        error: type[DanluError] = _ERRORS.get(result.code, OutsideError)
-        raise error(result.error, hint=result.hint, details=result.details)
+    decode(report, SupervisorResponse).raise_error()
     return True
 
 

@@ -6,13 +6,14 @@ versions wrote them, too, so names of fields must not change.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from danlu.training.messages import name_some
 from danlu.training.progress import TrainingProgress
 from danlu.training.types import Job, JobStatus, ReplicaId
 
@@ -22,6 +23,9 @@ KILLED = "Killed"
 
 MAX_LINE_BYTES = 64 << 10
 """Longer lines of logs are cut into parts of this size."""
+
+DEFAULT_GRACE = 30.0
+"""Seconds that a pod has to terminate unless it says otherwise (the default of Kubernetes)."""
 
 
 class ContainerImage(msgspec.Struct, frozen=True):
@@ -77,6 +81,22 @@ class Submission(msgspec.Struct, frozen=True):
 def job_notes(status: JobStatus) -> tuple[str, ...]:
     """Return remarks about the replicas of a succeeded job."""
     return status.finishing.notes if status.finishing is not None else ()
+
+
+def longest_grace(job: Job, *, default: float = DEFAULT_GRACE) -> float:
+    """Return the longest ``terminationGracePeriodSeconds`` of the job's pods, in seconds."""
+    graces = []
+    for spec in job.replicas.values():
+        grace = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+        graces.append(default if grace is None else float(grace))
+    return max(graces, default=default)
+
+
+def killed_sentence(replicas: Iterable[ReplicaId]) -> str:
+    """Return which replicas were killed when their job was stopped; empty if none."""
+    killed = sorted(replicas)
+    verb = "were" if len(killed) > 1 else "was"
+    return f"{name_some(killed)} had not ended and {verb} killed" if killed else ""
 
 
 ReplicaStateName = Literal["Waiting", "Pending", "Running", "Succeeded", "Failed", "Stopped"]

@@ -14,7 +14,7 @@ import msgspec
 
 from danlu import replica_runtime
 from danlu.commands.function_transport import copy_runtime_package
-from danlu.commands.jobs.targets import is_remote
+from danlu.commands.jobs.backends import is_remote
 from danlu.commands.local_modules import (
     LocalModules,
     classify_search_path,

@@ -11,7 +11,7 @@ from html import escape
 import msgspec
 
 from danlu.commands.job_view_model import JOB_COLUMNS, JobSnapshot, job_row, job_snapshot
-from danlu.commands.jobs.views import list_views
+from danlu.commands.jobs.backends import list_views
 from danlu.errors import UsageError
 from danlu.jobs.types import JobBackend, JobView
 from danlu.notebook import background_loop

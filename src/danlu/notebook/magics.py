@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.jobs.targets import select_backend
+from danlu.commands.jobs.backends import select_backend
 from danlu.commands.settings import Settings, load_settings
 from danlu.errors import UsageError
 from danlu.jobs.local import file_exchange

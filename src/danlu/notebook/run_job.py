@@ -10,12 +10,11 @@ import anyio.lowlevel
 import msgspec
 
 from danlu.commands.function_transport import is_call
+from danlu.commands.jobs.backends import follow_job
 from danlu.commands.jobs.report import JobSummary, describe_kills, job_error, summarize_job
-from danlu.commands.jobs.views import follow_job
 from danlu.errors import DanluError
 from danlu.graph.progress import Event
-from danlu.jobs.grace import longest_grace
-from danlu.jobs.types import JobBackend, JobResult, JobView, LogLine, Submission
+from danlu.jobs.types import JobBackend, JobResult, JobView, LogLine, Submission, longest_grace
 from danlu.notebook import background_loop
 from danlu.notebook.errors import cell_error
 from danlu.util.human import format_duration

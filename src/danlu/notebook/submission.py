@@ -16,18 +16,17 @@ from msgspec.structs import replace
 
 from danlu.commands import build_cache
 from danlu.commands.build_view_model import parse_event
-from danlu.commands.jobs.targets import is_remote, result_limit_note
-from danlu.commands.jobs.views import remove_finished_job
+from danlu.commands.jobs.backends import is_remote, remove_finished_job, result_limit_note
 from danlu.commands.project import Project
 from danlu.commands.settings import Settings
 from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import PlannedJob, plan_job
+from danlu.commands.train.plan import PlannedJob, RunTarget, plan_job
 from danlu.commands.train.submission import (
     build_submission,
     image_repository,
     list_container_images,
+    resolve_images,
 )
-from danlu.commands.train.target import RunTarget, resolve_images
 from danlu.errors import UsageError
 from danlu.jobs.types import JobBackend, Submission
 from danlu.notebook import background_loop

@@ -66,7 +66,7 @@ def main_container_rule(framework: Framework) -> Manifest:
 
 
 def immutable_field_rules() -> Iterable[Manifest]:
-    """Forbid changes of immutable fields (``validate_change``)."""
+    """Forbid changes of immutable fields."""
     for path in ("runPolicy.managedBy", "runPolicy.schedulingPolicy.queue"):
         yield {
             "rule": f"{_value_or_empty('self', path)} == {_value_or_empty('oldSelf', path)}",

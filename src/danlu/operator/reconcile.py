@@ -39,8 +39,8 @@ from danlu.operator.status import DeletedPods, StatusCache, StatusWriter
 from danlu.operator.types import JobObject
 from danlu.training.conditions import set_condition
 from danlu.training.decide import decide
+from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
-from danlu.training.manifest import ManifestError
 from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, RestartBackoff
 
 #: The timeout of expectations.

@@ -25,8 +25,8 @@ from danlu.kube.types import Key, Manifest, ObjectMeta
 from danlu.kube.watch import ListOptions
 from danlu.operator.owned_objects import OwnedObjects
 from danlu.operator.types import JobObject
-from danlu.training.conversion import status_to_manifest
 from danlu.training.framework import Framework
+from danlu.training.manifest import status_to_manifest
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import ConditionType, Job, JobStatus
 

@@ -127,6 +127,23 @@ def read_manifest_file(text: str, file: str) -> ManifestFile:
     )
 
 
+def invalid_job_error(
+    document: Mapping[str, Any], findings: Sequence[FieldError], framework: Framework
+) -> ManifestError:
+    """Return the error with all ``findings``, and their lines if ``document`` is from a file."""
+    count = "an error" if len(findings) == 1 else f"{len(findings)} errors"
+    if not isinstance(document, ManifestDocument):
+        return ManifestError(f"this {framework.kind} has {count}", findings=findings)
+    span = document.places.span(findings[0].path)
+    return ManifestError(
+        f"the {framework.kind} in {span.file} has {count}",
+        findings=findings,
+        lines=[document.places.span(finding.path).line for finding in findings],
+        span=span,
+        source_line=document.places.line(span.line),
+    )
+
+
 def _format_finding(line: str, finding: FieldError) -> str:
     hint = f" ({finding.hint})" if finding.hint else ""
     return f"{line}{finding.path}: {finding.message}{hint}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from danlu.training.framework import EnvVar, PodTemplate
+from danlu.training.framework import EnvVar, Framework, PodTemplate
 from danlu.training.types import Job, ReplicaId
 
 # encoding/json escapes characters that are special in HTML and JavaScript.
@@ -75,3 +75,16 @@ def replace_container(
         changed if container is instead_of else container for container in list_containers(template)
     ]
     return replace_spec(template, {"containers": new})
+
+
+def add_default_port(template: PodTemplate, framework: Framework) -> PodTemplate:
+    """Return the template with the framework's port in its main container, if not declared.
+
+    Frameworks that accept any container (MPI) declare no port.
+    """
+    main = find_main_container(template, framework.container)
+    ports = main.get("ports") or ()
+    if framework.any_container or any(port.get("name") == framework.port_name for port in ports):
+        return template
+    port = {"name": framework.port_name, "containerPort": framework.port}
+    return replace_container(template, append_to(main, "ports", port), main)

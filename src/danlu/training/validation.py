@@ -2,8 +2,7 @@
 
 The rules are those of Kubeflow's validating webhooks (``pkg/webhooks``) and of the API server
 behind them, without their gaps: the replica types of every kind, ``managedBy`` and null replica
-specs are checked, a job's name must leave room for the names of all its replicas, and ``managedBy``
-and ``queue`` never change.
+specs are checked, and a job's name must leave room for the names of all its replicas.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from danlu.training.conversion import build_job, match_replica_type, read_status
-from danlu.training.document import API_VERSION, ManifestError
+import msgspec
+
+from danlu.training.document import API_VERSION, invalid_job_error
 from danlu.training.framework import FieldError, Framework
-from danlu.training.manifest_schema import build_manifest_check
-from danlu.training.schema_checks import UNKNOWN_FIELD
+from danlu.training.manifest_schema import RUN_POLICY, check_replica, record_check
 from danlu.training.types import Job, ReplicaId, ReplicaType
 from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH, is_dns_label
 from danlu.util.suggest import closest_match, did_you_mean
@@ -32,61 +31,34 @@ _Members = Sequence[tuple[str, Mapping[str, Any]]]
 """The mappings of a list, each with its path."""
 
 
-def validate(document: Mapping[str, Any], framework: Framework) -> tuple[FieldError, ...]:
-    """Return everything that is wrong with a manifest of this kind, sorted by path."""
-    return parse_document(document, framework)[1]
+def check_job(job: Job, framework: Framework) -> Job:
+    """Check a job that was not read from a manifest, by the same rules, and return it.
 
-
-def parse_document(
-    document: Mapping[str, Any], framework: Framework, job: Job | None = None
-) -> tuple[Job | None, tuple[FieldError, ...]]:
-    """Return the job that a manifest describes, and everything that is wrong, sorted by path.
-
-    ``job`` is given if the document was written from it. The framework's own rules apply only if
-    the job can be parsed; else it is None.
+    Raises :class:`ManifestError` with all errors.
     """
-    shape = [*build_manifest_check(framework)("", document), *_check_status(document.get("status"))]
-    errors = [*shape, *_check_semantics(document, framework)]
-    readable = all(error.message == UNKNOWN_FIELD for error in shape)
-    if not readable or not _has_valid_types(document, framework):
-        return None, tuple(sorted(set(errors)))
-    job = job or build_job(document, framework)
-    return job, tuple(sorted({*errors, *framework.validate(job)}))
+    errors = {*record_check(RUN_POLICY)("spec.runPolicy", msgspec.to_builtins(job.run_policy))}
+    paths = {type: f"spec.{framework.replicas_field}[{type}]" for type in job.replicas}
+    for type, spec in job.replicas.items():
+        policy = str(spec.restart_policy)
+        fields = {"replicas": spec.replicas, "restartPolicy": policy, "template": spec.template}
+        errors |= {*check_replica(paths[type], fields)}
+    if not errors:  # the framework's rules need values of the right types
+        errors |= {*framework.validate(job)}
+    last = [_last_replica(type, spec.replicas) for type, spec in job.replicas.items()]
+    errors |= {*_check_name({"name": job.name}, last)}
+    for type, spec in job.replicas.items():
+        errors |= {*_check_template(spec.template, f"{paths[type]}.template", framework)}
+    if errors:
+        raise invalid_job_error({}, sorted(errors), framework)
+    return job
 
 
-def validate_change(old: Job, new: Job) -> tuple[FieldError, ...]:
-    """Return the fields of an existing job that cannot be changed, but were."""
-    errors = []
-    if old.run_policy.managed_by != new.run_policy.managed_by:
-        errors.append(_immutable_error("spec.runPolicy.managedBy", old.run_policy.managed_by))
-    if _queue_name(old) != _queue_name(new):
-        errors.append(_immutable_error("spec.runPolicy.schedulingPolicy.queue", _queue_name(old)))
-    return tuple(errors)
-
-
-def _immutable_error(path: str, value: str) -> FieldError:
-    return FieldError(path, "field is immutable", f"it is '{value}'" if value else "it is not set")
-
-
-def _queue_name(job: Job) -> str:
-    policy = job.run_policy.scheduling_policy
-    return policy.queue if policy else ""
-
-
-def _has_valid_types(document: Mapping[str, Any], framework: Framework) -> bool:
-    """Return whether all replica types are the framework's, each given once."""
-    names = _replica_specs(document, framework)
-    types = [match_replica_type(name, framework) for name in names]
-    return None not in types and len(set(types)) == len(types)
-
-
-# -- rules beyond the schema; values with a wrong shape are skipped -------------------------------
-
-
-def _check_semantics(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
+def check_document(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
+    """Yield what is wrong with a manifest beyond its shape; values of a wrong one are skipped."""
     yield from _check_kind(document, framework)
-    yield from _check_metadata(_as_mapping(document.get("metadata")))
-    yield from _check_name(document, framework)
+    metadata = _as_mapping(document.get("metadata"))
+    yield from _check_metadata(metadata)
+    yield from _check_name(metadata, _last_replicas(document, framework))
     replicas = _replica_specs(document, framework)
     yield from _check_types(replicas, framework)
     for name, spec in replicas.items():
@@ -95,11 +67,17 @@ def _check_semantics(document: Mapping[str, Any], framework: Framework) -> Itera
         yield from _check_template(template, f"{path}.template", framework)
 
 
-def _check_status(status: Any) -> Iterator[FieldError]:
-    try:
-        read_status(_as_mapping(status))
-    except ManifestError as error:
-        yield FieldError("status", error.message, "remove it: only the controller writes it")
+def has_valid_types(document: Mapping[str, Any], framework: Framework) -> bool:
+    """Return whether all replica types are the framework's, each given once."""
+    names = _replica_specs(document, framework)
+    types = [match_replica_type(name, framework) for name in names]
+    return None not in types and len(set(types)) == len(types)
+
+
+def match_replica_type(name: str, framework: Framework) -> ReplicaType | None:
+    """Return the replica type called ``name``, in any case, or None."""
+    folded = name.casefold()
+    return next((type for type in framework.replica_types if type.casefold() == folded), None)
 
 
 def _check_kind(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
@@ -124,9 +102,11 @@ def _check_metadata(metadata: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(path, f"cannot be '{value}'", hint)
 
 
-def _check_name(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
-    """Check that the names of all Services are DNS-1035 labels (kubeflow/trainer#1745)."""
-    metadata = _as_mapping(document.get("metadata"))
+def _check_name(metadata: Mapping[str, Any], replicas: Iterable[ReplicaId]) -> Iterator[FieldError]:
+    """Check that the names of all Services are DNS-1035 labels (kubeflow/trainer#1745).
+
+    ``replicas`` are the last ones of each type.
+    """
     name = metadata.get("name")
     if name in (None, ""):
         generate = metadata.get("generateName")
@@ -136,7 +116,7 @@ def _check_name(document: Mapping[str, Any], framework: Framework) -> Iterator[F
         hint = "use lower-case letters, digits and '-'; start with a letter, don't end with '-'"
         yield FieldError("metadata.name", f"invalid job name '{name}'", hint)
     elif isinstance(name, str):
-        names = (f"{name}-{replica}" for replica in _last_replicas(document, framework))
+        names = (f"{name}-{replica}" for replica in replicas)
         longest = max(names, key=len, default="")
         if len(longest) > MAX_LABEL_LENGTH:
             over = len(longest) - MAX_LABEL_LENGTH
@@ -150,9 +130,12 @@ def _last_replicas(document: Mapping[str, Any], framework: Framework) -> Iterato
     elastic = _as_mapping(_as_mapping(document.get("spec")).get("elasticPolicy"))
     for name, spec in _replica_specs(document, framework).items():
         limit = elastic.get("maxReplicas") if name.casefold() == "worker" else None
-        numbers = [_as_mapping(spec).get("replicas"), limit, 1]
-        last = max(number for number in numbers if isinstance(number, int)) - 1
-        yield ReplicaId(ReplicaType(name), last)
+        yield _last_replica(name, _as_mapping(spec).get("replicas"), limit)
+
+
+def _last_replica(type: str, *numbers: object) -> ReplicaId:
+    last = max(number for number in (*numbers, 1) if isinstance(number, int)) - 1
+    return ReplicaId(ReplicaType(type), last)
 
 
 def _check_types(replicas: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:

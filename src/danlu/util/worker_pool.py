@@ -22,7 +22,6 @@ from typing import IO, TypeVar, cast
 import anyio
 from anyio import to_thread
 from anyio.abc import Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from danlu.errors import OutsideError
 from danlu.util.outcomes import pickle_error, pickle_outcome, unpickle_outcome
@@ -110,6 +109,8 @@ class WorkerPool:
 
 class _WorkerProcess:
     def __init__(self, process: Process) -> None:
+        from anyio.streams.buffered import BufferedByteReceiveStream  # few builds start a worker
+
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process

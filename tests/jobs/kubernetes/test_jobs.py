@@ -6,7 +6,7 @@ import anyio
 import msgspec
 import pytest
 
-from danlu.commands.jobs.views import list_views
+from danlu.commands.jobs.backends import list_views
 from danlu.errors import UsageError
 from danlu.jobs.kubernetes import job_watcher
 from danlu.kube.resources import CONFIG_MAPS

@@ -12,8 +12,7 @@ import pytest
 
 from danlu.errors import OutsideError
 from danlu.jobs.local.job_directory import EventRecord, JobDirectory, utc_now
-from danlu.jobs.local.log_reader import LogReader
-from danlu.jobs.local.log_writer import LogWriter, log_file, rotated_file
+from danlu.jobs.local.log_files import LogReader, LogWriter, log_file, rotated_file
 from tests.jobs.local.support import (
     local_jobs,
     runs,
@@ -55,7 +54,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     times = [0.0]
-    monkeypatch.setattr("danlu.jobs.local.log_writer._monotonic_time", lambda: times[0])
+    monkeypatch.setattr("danlu.jobs.local.log_files._monotonic_time", lambda: times[0])
     return times
 
 

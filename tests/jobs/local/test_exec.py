@@ -79,7 +79,7 @@ async def test_exec_in_a_missing_worker_is_an_error(jobs: LocalJobs, work: Path)
     await jobs.submit(mpi_job(work, "$agent job-worker-7 true"))
     lines = await lines_of(jobs)
     assert [line.data for line in lines] == [b"job-worker-7: replica job-worker-7 is not running"]
-    assert (await jobs.result("job")).view.replicas[0].exit_code == 1
+    assert (await jobs.result("job")).view.replicas[0].exit_code == 2
 
 
 async def test_every_replica_has_a_separate_temporary_directory(

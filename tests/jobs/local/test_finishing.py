@@ -13,10 +13,9 @@ import anyio
 import msgspec
 import pytest
 
-from danlu.jobs.grace import longest_grace
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.job_directory import SupervisorSettings
-from danlu.jobs.types import JobView, Submission
+from danlu.jobs.types import JobView, Submission, longest_grace
 from danlu.training.types import (
     FinishPolicy,
     Job,

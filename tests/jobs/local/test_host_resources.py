@@ -11,9 +11,9 @@ import pytest
 from danlu.engine.cgroup import cpu_quota
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.host_resources import available_cores, thread_environment, thread_variables
-from danlu.jobs.scaling import replica_ids
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
+from danlu.training.replicas import replica_ids
 from danlu.training.types import ReplicaId, ReplicaType
 from tests.jobs.local.support import lines_of, spec, submission
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.jobs.local.log_reader import LogReader, MergedLogReader
-from danlu.jobs.local.log_writer import LineSplitter, LogWriter, log_file
+from danlu.jobs.local.log_files import LineSplitter, LogReader, LogWriter, MergedLogReader, log_file
 from danlu.jobs.types import MAX_LINE_BYTES, LogLine
 from tests.jobs.local.support import worker
 

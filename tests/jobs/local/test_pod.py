@@ -12,9 +12,7 @@ import pytest
 
 from danlu.engine.types import ResourceLimits
 from danlu.errors import UsageError
-from danlu.jobs.local.engine import ContainerSpec
-from danlu.jobs.local.env import expand_env
-from danlu.jobs.local.pod import PodContext, build_pod, requested_gpus
+from danlu.jobs.local.pod import ContainerSpec, PodContext, build_pod, expand_env, requested_gpus
 from danlu.jobs.types import ContainerImage
 from danlu.util.quantity import parse_quantity
 from tests.jobs.local.support import spec, submission, worker

@@ -10,7 +10,7 @@ import pytest
 
 from danlu.commands.jobs.prune import prune_if_due, prune_jobs
 from danlu.commands.settings import Settings
-from danlu.errors import UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.retention import JobRun, RetentionPolicy, expired_runs, size_of
 from danlu.util.config import Configuration
@@ -107,15 +107,13 @@ async def test_removing_a_job_removes_its_earlier_runs(
 async def test_a_failed_start_restores_the_previous_run(
     jobs: LocalJobs, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from danlu.engine.supervisor_directory import StartReport
-
     await finish(jobs, work, "echo kept")
 
-    async def refuse_to_start(*given: object, **named: object) -> StartReport:
-        return StartReport("no", code=3)
+    def refuse_to_start(*given: object) -> None:
+        raise OutsideError("no")
 
-    monkeypatch.setattr("danlu.jobs.local.client.start_supervisor", refuse_to_start)
-    with pytest.raises(Exception, match="no"):
+    monkeypatch.setattr("danlu.jobs.local.client._start_supervisor", refuse_to_start)
+    with pytest.raises(OutsideError, match="no"):
         await jobs.submit(submission(work, spec("true")))
     assert await jobs.runs("job") == []
     assert [line.data for line in await lines_of(jobs)] == [b"kept"]

@@ -3,39 +3,73 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
+from danlu.assemble.assemble import assemble_system
+from danlu.builder.embedded.cache_keys import LAYER_FORMAT, list_unsolved
 from danlu.builder.embedded.context import (
     OpContext,
+    SolveRequest,
+    SolveResult,
     StepRunner,
     TransferReport,
+    VertexReport,
     VertexResult,
     extend_environment,
 )
 from danlu.builder.embedded.solver import Solver
-from danlu.builder.types import SolveRequest, SolveResult, VertexReport
+from danlu.errors import MachineError
+from danlu.graph.digest import digest_of
 from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import (
+    CondaPackage,
+    ForeignAptInstall,
+    ForeignBootstrap,
+    HttpFile,
+    UnpackArchive,
+    Wheel,
+    parse_platform,
+)
 from danlu.graph.progress import Message, Progress
 from danlu.graph.types import Graph, Vertex
 from danlu.oci.image import make_image
+from danlu.sandbox import userns
+from danlu.sandbox.emulation import require_emulation
 from danlu.sources import downloads
+from danlu.sources.http import is_fetched, preload_client
 from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
+from danlu.sources.pypi.uv import Uv
+from danlu.sources.pypi.uv_install import WheelPrefetch, start_prefetch
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
+    from danlu.environment.lock import FunctionLock
+    from danlu.environment.types import Environment
     from danlu.oci.digest import DiffId
-    from danlu.sources.pypi.uv_install import WheelPrefetch
-    from danlu.store import Store
+    from danlu.store import Layer, Store, StoredImage
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
 #: Makes what runs the commands of one vertex; the argument takes the bytes transferred for it.
 MakeSandbox = Callable[[Callable[[int, int], None]], StepRunner]
+
+
+def find_image(graph: Graph, request: SolveRequest, store: Store) -> StoredImage | None:
+    """Return the image that an earlier build made of the same graph, if nothing of it is gone."""
+    record = None if request.fresh else store.record(_image_key(graph, request))
+    return store.image(record["config"]) if record else None
+
+
+def _image_key(graph: Graph, request: SolveRequest) -> str:
+    # Names of vertices are in the image's history, but not in the digest of the graph.
+    names = [vertex.name for vertex in graph.walk()]
+    return digest_of(["image", LAYER_FORMAT, graph.digest, names, request.metadata])
 
 
 async def build(
@@ -46,15 +80,15 @@ async def build(
     paths: Paths,
     config: Configuration,
     progress: Progress,
+    unsolved: Sequence[Vertex] | None = None,
     prefetched: WheelPrefetch | None = None,
     make_sandbox: MakeSandbox | None = None,
 ) -> SolveResult:
     """Build ``graph`` and put the image in ``store``; the caller holds a lease.
 
-    ``prefetched`` comes from :func:`danlu.builder.embedded.preflight.start_wheel_prefetch` for the
-    same build; ``make_sandbox`` is as in :func:`solve`. The process must be root of its namespaces
-    (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises; vertices that
-    were finished stay cached.
+    The other arguments are as in :func:`solve`. The process must be root of its namespaces
+    (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises;
+    vertices that were finished stay cached.
     """
     result, reports = await solve(
         graph,
@@ -63,18 +97,16 @@ async def build(
         paths=paths,
         config=config,
         progress=progress,
+        unsolved=unsolved,
         prefetched=prefetched,
         make_sandbox=make_sandbox,
     )
     made_by = find_layer_creators(graph, reports)
     layers = [(layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack]
     data = make_image_config(graph, layers, result.inherited)
-    image = store.put_image(
-        data,
-        [layer.diff_id for layer in result.stack],
-        names=request.names,
-        metadata=dict(request.metadata),
-    )
+    diff_ids = [layer.diff_id for layer in result.stack]
+    image = store.put_image(data, diff_ids, names=request.names, metadata=dict(request.metadata))
+    store.put_record(_image_key(graph, request), {"config": image.digest}, layers=diff_ids)
     return SolveResult(image, result.stack, reports)
 
 
@@ -86,13 +118,18 @@ async def solve(
     paths: Paths,
     config: Configuration,
     progress: Progress,
+    unsolved: Sequence[Vertex] | None = None,
     prefetched: WheelPrefetch | None = None,
     make_sandbox: MakeSandbox | None = None,
 ) -> tuple[VertexResult, tuple[VertexReport, ...]]:
     """Solve ``graph`` without making an image; return its layers and a report for each vertex.
 
-    Commands run in containers on this machine, or in what ``make_sandbox`` returns.
+    ``unsolved`` and ``prefetched`` are the results of :func:`list_unsolved` and
+    :func:`prefetch_wheels` for the same build if these were called before. Commands run in
+    containers on this machine, or in what ``make_sandbox`` returns.
     """
+    if unsolved is None:
+        unsolved = list_unsolved(graph, store, fresh=request.fresh)
     indexes: dict[int, IndexSettings] = {}
     for own in (request, *request.requests.values()):
         if id(own) not in indexes:
@@ -116,27 +153,18 @@ async def solve(
         ) -> OpContext:
             own = request.find_request(vertex)
             return OpContext(
+                request=own,
                 store=store,
                 paths=paths,
                 config=config,
                 sandbox=local_sandbox if make_sandbox is None else partial(make_sandbox, transfer),
-                project=request.project,
-                below=inputs[0].stack if inputs else (),
                 inputs=inputs,
                 log=log,
                 transfer=transfer,
                 run_sync=run_sync,
                 warn=lambda text: progress(Message(f"warning: {text}", time.monotonic() - began)),
-                offline=request.offline,
-                debug=request.debug,
-                apt_source=own.apt_source,
                 indexes=indexes[id(own)],
-                conda_channels=own.conda_channels,
-                secrets=request.secrets,
-                ssh=request.ssh,
                 prefetched=prefetched if own is request else None,
-                addresses=request.addresses,
-                mirrors=own.mirrors,
                 workers=workers,
             )
 
@@ -149,13 +177,130 @@ async def solve(
         )
         async with WorkerPool() as workers:
             with translate_disk_full(f"the store ({store.root})"):
-                result = await solver.solve(graph)
+                result = await solver.solve(graph, unsolved)
         return result, tuple(solver.reports)
+
+
+def preload_http_client(unsolved: Sequence[Vertex], request: SolveRequest, paths: Paths) -> None:
+    """Start loading the HTTP client if an archive or file must be downloaded.
+
+    Loading it takes as long as the rest of a build that adds a small package.
+    """
+    if request.offline:
+        return
+    ops = (vertex.op for vertex in unsolved)
+    downloaded = (op for op in ops if isinstance(op, CondaPackage | HttpFile | UnpackArchive))
+    if any(not is_fetched(op.sha256, paths.cache / "http") for op in downloaded):
+        preload_client()
+
+
+@contextmanager
+def prefetch_wheels(
+    unsolved: Sequence[Vertex],
+    request: SolveRequest,
+    *,
+    store: Store,
+    paths: Paths,
+    config: Configuration,
+) -> Iterator[WheelPrefetch | None]:
+    """Install the wheels that ``store`` lacks, while the code that makes layers of them is loaded.
+
+    Yields None if nothing is missing, or if the missing wheels are not all from an index and for
+    one interpreter: uv then needs files that only the executor prepares.
+    """
+    # Those that the solver will ask for in one batch, in its order.
+    wheels = [
+        vertex.op
+        for vertex in unsolved
+        if isinstance(vertex.op, Wheel)
+        and not vertex.inputs
+        and request.find_request(vertex) is request
+    ]
+    are_from_index = all(wheel.source.kind == "index" for wheel in wheels)
+    if not wheels or not are_from_index or len({wheel.scheme for wheel in wheels}) > 1:
+        yield None
+        return
+    indexes = read_index_settings(
+        request.pip_index, request.python_packages, request.project, mirrors=config.mirrors
+    )
+    uv = Uv(paths.cache / "uv", request.project, indexes, offline=request.offline)
+    with (
+        downloads.prevent_pruning(paths.cache),
+        store.staging() as workspace,
+        start_prefetch(uv, wheels, workspace) as prefetch,
+    ):
+        yield prefetch
+
+
+async def solve_system(
+    environment: Environment,
+    lock: FunctionLock,
+    *,
+    tools: FunctionLock | None,
+    request: SolveRequest,
+    store: Store,
+    paths: Paths,
+    config: Configuration,
+    progress: Progress,
+) -> Sequence[Layer]:
+    """Return the layers of a lock's base and system packages, where source distributions are built.
+
+    ``tools`` is as in :func:`danlu.assemble.assemble.assemble`.
+    """
+    platform = parse_platform(lock.platform)
+    require_emulation(platform, "building a source distribution")
+    result, _ = await solve(
+        assemble_system(environment, lock, platform, tools),
+        request.with_sources(environment),
+        store=store,
+        paths=paths,
+        config=config,
+        progress=progress,
+    )
+    return result.stack
 
 
 async def run_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a blocking function in a worker thread; cancelling waits for its end."""
     return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs))
+
+
+def require_subordinate_ids(unsolved: Sequence[Vertex]) -> None:
+    """Check that this account has the user ids that vertices of a graph need.
+
+    Raises :class:`MachineError`, with the line to add to ``/etc/subuid``, if it has one id only.
+    """
+    if not userns.has_single_id():
+        return
+    for vertex in unsolved:
+        try:
+            if reason := vertex.op.extra_ids_reason():
+                userns.require_ids(reason)
+        except MachineError as error:
+            error.span = vertex.spans[0] if vertex.spans else None
+            raise
+
+
+def find_foreign_step(graph: Graph, unsolved: Sequence[Vertex]) -> Vertex | None:
+    """Return a vertex that executes programs of another processor's image, if any.
+
+    Systems of this machine are in the graph too, as tools: they are inputs of foreign vertices.
+    """
+    own = {vertex.digest for vertex in _list_image_vertices(graph.root)}
+    steps = (vertex for vertex in unsolved if vertex.op.runs_programs)
+    return next((vertex for vertex in steps if vertex.digest in own), None)
+
+
+def _list_image_vertices(root: Vertex) -> Iterator[Vertex]:
+    """Yield the vertices that end up in the image, without those of tools."""
+    yield root
+    inputs = root.inputs
+    if isinstance(root.op, ForeignBootstrap):
+        inputs = ()
+    elif isinstance(root.op, ForeignAptInstall):
+        inputs = inputs[:1]
+    for below in inputs:
+        yield from _list_image_vertices(below)
 
 
 def find_layer_creators(graph: Graph, reports: Sequence[VertexReport]) -> dict[DiffId, str]:

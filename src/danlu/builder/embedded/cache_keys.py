@@ -7,12 +7,12 @@ changed line that changes no byte runs nothing again. Neither key has times, use
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from danlu.builder.embedded.context import VertexResult
 from danlu.graph.digest import digest_of, op_fields
 from danlu.graph.ops import Merge, Op
-from danlu.graph.types import Vertex
+from danlu.graph.types import Graph, Vertex
 from danlu.store import Store
 
 #: Raised by one if layers of the same definition get different bytes than before.
@@ -37,20 +37,25 @@ def stack_key(op: Op, inputs: Sequence[VertexResult]) -> str:
     return digest_of(["stack", LAYER_FORMAT, *key, *([variables] if variables else [])])
 
 
-def iterate_pending(root: Vertex, store: Store, *, fresh: bool) -> Iterator[tuple[Vertex, bool]]:
-    """Yield the vertices that a build looks at first, each with whether a record answers for it.
+def list_unsolved(graph: Graph, store: Store, *, fresh: bool = False) -> tuple[Vertex, ...]:
+    """Return the vertices that no record answers for, without what is below recorded ones.
 
-    Nothing below a vertex that has a record is yielded. With ``fresh`` there are no records.
+    With ``fresh`` there are no records. Ops that read the stack below are among them: their records
+    are found when that is solved.
     """
+    unsolved: list[Vertex] = []
     seen: set[str] = set()
-    pending = [root]
-    while pending:
-        vertex = pending.pop()
-        if vertex.digest in seen:
-            continue
-        seen.add(vertex.digest)
-        key = definition_key(vertex)
-        is_cached = key is not None and not fresh and store.record(key) is not None
-        yield vertex, is_cached
-        if not is_cached or isinstance(vertex.op, Merge):
-            pending.extend(reversed(vertex.inputs))
+    pending = [graph.root]
+    with store.reading():
+        while pending:
+            vertex = pending.pop()
+            if vertex.digest in seen:
+                continue
+            seen.add(vertex.digest)
+            key = definition_key(vertex)
+            is_cached = key is not None and not fresh and store.record(key) is not None
+            if not is_cached:
+                unsolved.append(vertex)
+            if not is_cached or isinstance(vertex.op, Merge):
+                pending.extend(reversed(vertex.inputs))
+    return tuple(unsolved)

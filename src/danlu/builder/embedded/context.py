@@ -1,4 +1,4 @@
-"""The inputs and results of op executors."""
+"""What a build is asked for, what executors of ops get and return, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from danlu.errors import DanluError, StepFailed
+from danlu.environment.conda import CondaChannels
+from danlu.errors import DanluError, Span, StepFailed
 from danlu.graph.image_config import ImageConfig
 from danlu.sandbox.types import SYSTEM_PATH
 from danlu.util.decoding import convert_value
@@ -16,19 +18,90 @@ from danlu.util.disk_full import disk_full_error, ran_out_of_space
 
 # Only for annotations: most builds use neither a sandbox nor an index, and these take long to load.
 if TYPE_CHECKING:
-    from danlu.environment.conda import CondaChannels
-    from danlu.environment.types import AptSource
+    from danlu.environment.types import AptSource, Environment, PipIndex, PythonPackages
     from danlu.graph.ops import Op
+    from danlu.graph.types import Vertex
+    from danlu.oci.digest import DiffId
     from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
     from danlu.sources.pypi.indexes import IndexSettings
     from danlu.sources.pypi.uv_install import WheelPrefetch
-    from danlu.store import Layer, Store
+    from danlu.store import Layer, Store, StoredImage
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
     from danlu.util.worker_pool import WorkerPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class SolveRequest(msgspec.Struct, frozen=True):
+    """How to build a graph.
+
+    * ``names`` are references for the image; ``metadata`` is stored with it.
+    * ``secrets`` maps ids to files of this machine, ``ssh`` is the socket of an agent.
+    * ``fresh`` runs every step again (``--no-cache``); ``debug`` opens a shell if a step fails.
+    * ``apt_source``, ``pip_index``, ``conda_channels`` and ``python_packages`` are the package
+      sources that the user declared; ``addresses`` maps addresses without credentials to those with
+      them; ``mirrors`` are those that the build file sets, by name.
+    * ``requests`` are those for vertices, by digest, that belong to environments with other package
+      sources: their results are only copied from.
+    """
+
+    project: Path
+    names: tuple[str, ...] = ()
+    offline: bool = False
+    fresh: bool = False
+    secrets: Mapping[str, Path] = {}
+    ssh: Path | None = None
+    metadata: Mapping[str, str] = {}
+    debug: bool = False
+    apt_source: AptSource | None = None
+    pip_index: PipIndex | None = None
+    conda_channels: CondaChannels | None = None
+    python_packages: tuple[PythonPackages, ...] = ()
+    addresses: Mapping[str, str] = {}
+    mirrors: Mapping[str, str] = {}
+    requests: Mapping[str, SolveRequest] = {}
+
+    def find_request(self, vertex: Vertex) -> SolveRequest:
+        """Return the request with the package sources of a vertex."""
+        return self.requests.get(vertex.digest, self)
+
+    def with_sources(self, environment: Environment) -> SolveRequest:
+        """Return the request with the package sources that an environment declares."""
+        return replace(
+            self,
+            apt_source=environment.apt_source,
+            pip_index=environment.pip_index,
+            conda_channels=environment.find(CondaChannels),
+            python_packages=environment.python_packages,
+            mirrors=environment.mirrors(),
+        )
+
+    def has_same_sources(self, other: SolveRequest) -> bool:
+        """Return whether packages come from the same places."""
+        fields = ("apt_source", "pip_index", "conda_channels", "python_packages", "mirrors")
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
+
+
+class VertexReport(msgspec.Struct, frozen=True):
+    """What happened to a vertex: its time in seconds, whether it was cached, and its layers."""
+
+    name: str
+    digest: str
+    cached: bool
+    seconds: float
+    size: int
+    spans: tuple[Span, ...]
+    layers: tuple[DiffId, ...] = ()
+
+
+class SolveResult(msgspec.Struct, frozen=True):
+    """A finished build: the image in the store, its layers, and a report for each vertex."""
+
+    image: StoredImage
+    layers: tuple[Layer, ...]
+    vertices: tuple[VertexReport, ...]
 
 
 class VertexResult(msgspec.Struct, frozen=True):
@@ -97,47 +170,38 @@ def ignore_warning(text: str) -> None:
 class OpContext(msgspec.Struct, frozen=True):
     """The context of an executor.
 
+    * ``request`` is that of the build, with the package sources of the op's environment.
     * ``sandbox`` returns where programs run; it is created for the first that asks.
-    * ``below`` is the stack that the op runs in or on; ``inputs`` are the results of all
-      inputs, in order.
+    * ``inputs`` are the results of all inputs, in order.
     * ``log`` takes lines of output, ``warn`` lines that the user must see in any case,
       ``transfer`` bytes or packages (current, total).
-    * ``debug`` asks for a shell if a step fails; ``offline`` forbids the network.
-    * ``project`` is the directory of the build file; ``apt_source``, ``indexes`` and
-      ``conda_channels`` are the package sources that the user declared; ``prefetched`` are wheels
-      whose download has started.
-    * ``secrets`` maps ids to files of this machine, ``ssh`` is the socket of an agent;
-      ``addresses`` maps addresses without credentials to those with them; ``mirrors`` are those
-      that the build file sets, by name.
+    * ``indexes`` are those that the request declares; ``prefetched`` are wheels whose download has
+      started.
     * ``workers`` run functions in separate processes; without them, use ``run_sync``.
     """
 
+    request: SolveRequest
     store: Store
     paths: Paths
     config: Configuration
     sandbox: Callable[[], StepRunner]
-    project: Path
-    below: tuple[Layer, ...]
     inputs: tuple[VertexResult, ...]
     log: Callable[[str], None]
     transfer: TransferReport
     run_sync: RunSync
     warn: Callable[[str], None] = ignore_warning
-    offline: bool = False
-    debug: bool = False
-    apt_source: AptSource | None = None
     indexes: IndexSettings | None = None
-    conda_channels: CondaChannels | None = None
     prefetched: WheelPrefetch | None = None
-    secrets: Mapping[str, Path] = {}
-    ssh: Path | None = None
-    addresses: Mapping[str, str] = {}
-    mirrors: Mapping[str, str] = {}
     workers: WorkerPool | None = None
+
+    @property
+    def below(self) -> tuple[Layer, ...]:
+        """The stack that the op runs in or on."""
+        return self.inputs[0].stack if self.inputs else ()
 
     def with_credentials(self, url: str) -> str:
         """Return an address from the lock, which has no credentials, as the user wrote it."""
-        return self.addresses.get(url, url)
+        return self.request.addresses.get(url, url)
 
     def step_error(
         self, message: str, *, code: int, output: Iterable[str], hint: str = ""

@@ -7,7 +7,7 @@ to the module of its name in :mod:`danlu.builder.embedded.ops`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -17,18 +17,18 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from danlu.builder.embedded.cache_keys import definition_key, iterate_pending, stack_key
+from danlu.builder.embedded.cache_keys import definition_key, stack_key
 from danlu.builder.embedded.collisions import reject_collisions
 from danlu.builder.embedded.context import (
     OpContext,
     OpOutput,
     TransferReport,
+    VertexReport,
     VertexResult,
     make_cached_result,
     merge_results,
 )
 from danlu.builder.embedded.replacements import reject_replacements
-from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import Merge, Op, Unresolved
@@ -94,8 +94,9 @@ class Solver:
         self._start_time = time.monotonic()
         self.reports: list[VertexReport] = []
 
-    async def solve(self, graph: Graph) -> VertexResult:
-        """Return the result of the graph's root.
+    async def solve(self, graph: Graph, unsolved: Iterable[Vertex]) -> VertexResult:
+        """Return the result of the graph's root; ``unsolved`` is from
+        :func:`~danlu.builder.embedded.cache_keys.list_unsolved`.
 
         Raises :class:`UsageError` for what is not locked, and whatever the first vertex that fails
         raises; all others are cancelled then.
@@ -104,7 +105,7 @@ class Solver:
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                await self._start_batch(graph)
+                self._start_batches(unsolved)
                 root = self._start_vertex(graph.root)
         except BaseExceptionGroup as failures:
             raise unwrap_group(failures) from failures
@@ -188,24 +189,14 @@ class Solver:
             inherited = context.inputs[0].inherited if context.inputs else ImageConfig()
         return VertexResult(output.layers, (*below, *output.layers), output.artifacts, inherited)
 
-    async def _start_batch(self, graph: Graph) -> None:
+    def _start_batches(self, unsolved: Iterable[Vertex]) -> None:
         """Start the vertices that are cheaper together: wheels, which one call to uv unpacks."""
-        missing: dict[object, list[_VertexJob]] = {}
-        if not any(vertex.op.is_batched for vertex in graph.walk()):
-            return
-        with self._store.reading():
-            for vertex, _ in iterate_pending(graph.root, self._store, fresh=self._fresh):
-                if not vertex.op.is_batched or vertex.inputs:
-                    continue
-                key = definition_key(vertex)
-                assert key is not None
+        batches: dict[object, list[_VertexJob]] = {}
+        for vertex in unsolved:
+            if vertex.op.is_batched and not vertex.inputs:
                 job = self._jobs[vertex.digest] = _VertexJob(vertex)
-                cached = self._lookup_cache(vertex, key)
-                if cached is None:
-                    missing.setdefault(self._group_by(vertex), []).append(job)
-                else:
-                    job.finish(cached)
-        for jobs in missing.values():
+                batches.setdefault(self._group_by(vertex), []).append(job)
+        for jobs in batches.values():
             self._group.start_soon(self._solve_batch, jobs)
 
     async def _solve_batch(self, jobs: list[_VertexJob]) -> None:

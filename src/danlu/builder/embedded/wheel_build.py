@@ -58,7 +58,12 @@ async def fetch_build_requirements(
 def make_uv(context: OpContext) -> Uv:
     """Return uv with the indexes of the build."""
     indexes = context.indexes or IndexSettings()
-    return Uv(context.paths.cache / "uv", context.project, indexes, offline=context.offline)
+    return Uv(
+        context.paths.cache / "uv",
+        context.request.project,
+        indexes,
+        offline=context.request.offline,
+    )
 
 
 async def run_wheel_build(
@@ -105,7 +110,7 @@ async def run_wheel_build(
     ]
     root = RootFilesystem(tuple(layer.tree for layer in context.below), work / "upper")
     code = await context.sandbox().run(
-        process, root, mounts=places, network=not context.offline, on_line=record_line
+        process, root, mounts=places, network=not context.request.offline, on_line=record_line
     )
     if code:
         message = f"building {op.name} {op.version} ended with exit code {code}"

@@ -12,9 +12,15 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from danlu.cli.job_output import JobRenderer, make_job_renderer
+from danlu.cli.job_output import (
+    JobRenderer,
+    JsonJobRenderer,
+    PlainJobRenderer,
+    QuietJobRenderer,
+)
 from danlu.cli.session import Session
 from danlu.cli.terminal import Terminal
+from danlu.commands.jobs.backends import follow_job, is_remote, remove_finished_job, select_backend
 from danlu.commands.jobs.prune import prune_if_due
 from danlu.commands.jobs.report import (
     describe_kills,
@@ -22,11 +28,8 @@ from danlu.commands.jobs.report import (
     job_error,
     summarize_job,
 )
-from danlu.commands.jobs.targets import is_remote, select_backend
-from danlu.commands.jobs.views import follow_job, remove_finished_job
 from danlu.errors import DanluError
-from danlu.jobs.grace import longest_grace
-from danlu.jobs.types import JobBackend, JobView, LogLine, Submission
+from danlu.jobs.types import JobBackend, JobView, LogLine, Submission, longest_grace
 from danlu.training.messages import name_some
 from danlu.util.human import format_duration, format_size
 
@@ -36,6 +39,21 @@ _STOP_TIMEOUT_SECONDS = 5.0
 _TICK_SECONDS = 0.1
 
 _MAX_LISTED_JOBS = 3
+
+
+def make_job_renderer(kind: str, terminal: Terminal) -> JobRenderer:
+    """Return the renderer for ``--progress KIND``."""
+    if kind == "auto":
+        kind = "live" if terminal.interactive and not terminal.quiet else "plain"
+    if kind == "live":
+        from danlu.cli.job_output.live import LiveJobRenderer  # imports rich
+
+        return LiveJobRenderer(terminal)
+    if kind == "json":
+        return JsonJobRenderer(terminal)
+    if kind == "quiet":
+        return QuietJobRenderer(terminal)
+    return PlainJobRenderer(terminal)
 
 
 def run_job(

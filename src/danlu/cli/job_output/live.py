@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from danlu.cli.job_output.log_lines import LogPrefixes, WarningPrinter, format_log_line
+from danlu.cli.job_output import LogPrefixes, WarningPrinter, format_log_line
 from danlu.cli.job_output.table import Line, render_job_table
 from danlu.cli.terminal import Terminal
 from danlu.jobs.types import JobView, LogLine

@@ -19,7 +19,7 @@ from danlu.cli.job_output.table import state_style
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session
 from danlu.cli.terminal import Terminal
-from danlu.commands.jobs.targets import select_backend
+from danlu.commands.jobs.backends import select_backend
 from danlu.commands.sweep.options import (
     SweepOptions,
     apply_target_defaults,
@@ -36,8 +36,7 @@ from danlu.commands.sweep.view_model import (
     trial_row,
 )
 from danlu.errors import DanluError
-from danlu.jobs.grace import longest_grace
-from danlu.jobs.types import JobBackend, Submission
+from danlu.jobs.types import JobBackend, Submission, longest_grace
 
 
 def run_sweep(

@@ -13,8 +13,7 @@ import msgspec
 
 from danlu.commands.jobs.first_failure import correct_first_failure
 from danlu.errors import JobFailed
-from danlu.jobs.grace import killed_sentence
-from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand
+from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand, killed_sentence
 from danlu.training.types import ConditionType, FirstFailure, ReplicaId
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences

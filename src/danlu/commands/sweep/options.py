@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from danlu.commands.jobs.targets import is_remote
-from danlu.commands.jobs.views import remove_finished_job
+from danlu.commands.jobs.backends import is_remote, remove_finished_job
 from danlu.commands.sweep.jobs import build_trial_submission, max_parallel_jobs
 from danlu.commands.sweep.report import SweepObjective, SweepReport, parse_objective
 from danlu.commands.sweep.runner import GridSearch, PointSource, run_sweep

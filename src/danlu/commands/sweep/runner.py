@@ -19,8 +19,7 @@ from danlu.commands.jobs.report import summarize_job
 from danlu.commands.sweep.report import SweepObjective, SweepReport, SweepTrial
 from danlu.commands.sweep.space import Point
 from danlu.errors import DanluError
-from danlu.jobs.grace import longest_grace
-from danlu.jobs.types import JobBackend, JobView, Submission
+from danlu.jobs.types import JobBackend, JobView, Submission, longest_grace
 from danlu.training.types import Job, ReplicaId
 
 #: How long to wait for a stopped job beyond its grace period, in seconds.

@@ -10,7 +10,7 @@ import msgspec
 
 from danlu.commands.function_transport import LABEL, RemoteCall, call_command, pack_call
 from danlu.commands.job_code import collect_call_code
-from danlu.commands.jobs.targets import find_target
+from danlu.commands.jobs.backends import find_target
 from danlu.commands.settings import Settings
 from danlu.commands.train.framework_detection import detect_framework
 from danlu.commands.train.job_from_options import generate_job_name

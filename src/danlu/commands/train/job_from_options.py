@@ -15,11 +15,9 @@ import msgspec
 from danlu.commands.container_options import split_volume
 from danlu.commands.train.options import ReplicaResources, TrainOptions
 from danlu.errors import UsageError
-from danlu.training.conversion import add_default_port
 from danlu.training.framework import Framework
-from danlu.training.manifest import check_job
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
-from danlu.training.pod_template import replace_spec
+from danlu.training.pod_template import add_default_port, replace_spec
 from danlu.training.types import (
     CleanPodPolicy,
     Job,
@@ -28,6 +26,7 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
+from danlu.training.validation import check_job
 from danlu.util.quantity import to_quantity
 from danlu.util.suggest import did_you_mean
 

@@ -51,7 +51,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     Empty text and None mean the default. ``cpu`` and ``memory`` are Kubernetes quantities of each
     replica, ``deadline`` is in seconds, ``volumes`` are ``SOURCE:TARGET[:ro]``. ``env``
     (``FILE[:FUNC]``) and ``image`` (a reference) exclude each other. ``on`` is where the job runs
-    (:mod:`danlu.commands.jobs.targets`). ``environment`` are variables. ``trust_results`` opens
+    (:mod:`danlu.commands.jobs.backends`). ``environment`` are variables. ``trust_results`` opens
     pickles that replicas return (SECURITY.md).
     """
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from danlu.commands.jobs.backends import is_remote, reject_local_flags
 from danlu.commands.jobs.report import WORKSPACE
-from danlu.commands.jobs.targets import reject_local_flags
+from danlu.commands.project import BUILD_FILES, Project
 from danlu.commands.settings import Settings
 from danlu.commands.train.framework_detection import (
     detect_framework,
@@ -21,15 +26,46 @@ from danlu.commands.train.framework_detection import (
 from danlu.commands.train.job_from_options import apply_ending, build_job_from_options
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.overrides import override_manifest
-from danlu.commands.train.target import RunTarget, choose_target
 from danlu.errors import UsageError
+from danlu.training.document import read_manifest_file
 from danlu.training.framework import Framework
-from danlu.training.manifest import dump_yaml, read_job, read_manifest_file, write_job
+from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
+from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.suggest import did_you_mean
 
+#: The image in the manifest of a job that runs as processes: a manifest must have one.
+HOST_IMAGE = "python:3"
+
 _COMMENT_WIDTH = 98
+
+
+class RunTarget(msgspec.Struct, frozen=True):
+    """Where a script runs, before anything is built.
+
+    It is the environment of ``project``, the image ``reference``, or (with neither) processes of
+    ``python``.
+
+    Attributes:
+        directory: The working directory.
+        image: The image in the manifest.
+        description: How replicas run, for the user: "running replicas in containers of build.envd".
+        builds_locally: Whether danlu builds the image from the user's own file.
+    """
+
+    directory: Path
+    image: str = HOST_IMAGE
+    project: Project | None = None
+    reference: str = ""
+    python: str = ""
+    description: str = ""
+    builds_locally: bool = False
+
+    @property
+    def in_container(self) -> bool:
+        """Whether replicas are containers."""
+        return self.project is not None or bool(self.reference)
 
 
 class PlannedJob(msgspec.Struct, frozen=True):
@@ -79,6 +115,71 @@ def plan_job(options: TrainOptions, *, settings: Settings) -> PlannedJob:
         _plan_manifest(options, settings) if options.file else _plan_program(options, settings)
     )
     return msgspec.structs.replace(planned, job=apply_ending(planned.job, options))
+
+
+# -- where it runs ---------------------------------------------------------------------------------
+
+
+def choose_target(options: TrainOptions, settings: Settings) -> RunTarget:
+    """Return where the job runs.
+
+    That is ``--env``, ``--image`` or ``--host-python``; without these the environment of the
+    script's directory, else the active Python. Raises :class:`UsageError` if a build file is
+    missing or the options contradict each other.
+    """
+    flags = {"--env": options.env, "--image": options.image, "--host-python": options.host_python}
+    given = [flag for flag, value in flags.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other", hint="use one of them")
+    if options.image:
+        return RunTarget(options.directory, options.image, reference=options.image)
+    if options.env or not given:
+        project = _find_project(options, settings)
+        if project is not None:
+            return _project_target(project)
+    python = options.python or find_active_python()
+    # On a cluster this is an error, which build_submission reports.
+    description = "" if is_remote(options.on) else f"running replicas as processes of {python}"
+    return RunTarget(options.directory, python=python, description=description)
+
+
+def _project_target(project: Project) -> RunTarget:
+    stem = re.sub(r"[^a-z0-9]+", "-", project.directory.name.lower()).strip("-")
+    suffix = "" if project.target == "build" else f":{project.target}"
+    return RunTarget(
+        project.directory,
+        f"{stem or 'environment'}:latest",
+        project=project,
+        description=f"running replicas in containers of {project.file}{suffix}",
+        builds_locally=True,
+    )
+
+
+def _find_project(options: TrainOptions, settings: Settings) -> Project | None:
+    """Return the project of ``--env``, or the one with a build file next to the script."""
+    if options.env:
+        return Project.open(options.env, directory=options.directory, paths=settings.paths)
+    if not options.script and not options.module:
+        return None
+    directory = options.directory
+    if options.script:
+        directory = (options.directory / options.script).parent
+    if not any((directory / name).is_file() for name in BUILD_FILES):
+        return None
+    return Project.open(str(directory), directory=options.directory, paths=settings.paths)
+
+
+def find_active_python(environ: Mapping[str, str] | None = None) -> str:
+    """Return the Python that ``python`` means in the user's shell, not the one danlu runs in."""
+    env = os.environ if environ is None else environ
+    active = env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX")
+    if active and os.access(python := f"{active}/bin/python", os.X_OK):
+        return python
+    for name in ("python", "python3"):
+        path = shutil.which(name, path=env.get("PATH"))
+        if path:
+            return path
+    return sys.executable
 
 
 # -- a script or a module -------------------------------------------------------------------------

@@ -11,9 +11,8 @@ import anyio
 import msgspec
 from anyio.from_thread import start_blocking_portal
 
+from danlu.commands.jobs.backends import follow_job, result_limit_note, select_backend
 from danlu.commands.jobs.report import JobSummary, decode_log_line, summarize_job
-from danlu.commands.jobs.targets import result_limit_note, select_backend
-from danlu.commands.jobs.views import follow_job
 from danlu.commands.settings import Settings
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import plan_job

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from danlu.commands.build_cache import lookup
 from danlu.commands.driver_check import check_driver
 from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.job_code import collect_module_code, collect_script_code
-from danlu.commands.jobs.targets import find_target, is_remote
+from danlu.commands.jobs.backends import find_target, is_remote
+from danlu.commands.project import Project
 from danlu.commands.settings import Settings
 from danlu.commands.train.job_from_options import add_default_finish_timeout
 from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import PlannedJob
-from danlu.commands.train.target import (
-    RunTarget,
-    build_target_image,
-    find_active_python,
-    resolve_images,
-)
-from danlu.errors import UsageError
-from danlu.graph.progress import Progress
+from danlu.commands.train.plan import PlannedJob, RunTarget, find_active_python
+from danlu.errors import OutsideError, UsageError
+from danlu.graph.progress import Ended, Progress
 from danlu.jobs.types import ContainerImage, Submission
 from danlu.oci.reference import Reference
+from danlu.store import Store
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
+from danlu.util.fork import run_in_child
 
 #: Shows lines of logs as they are printed. A variable of the job itself takes precedence.
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
@@ -215,3 +214,90 @@ def _collect_code(target: RunTarget | None, options: TrainOptions) -> Mapping[st
     if not options.script:
         return {}
     return collect_script_code(options.directory / options.script, target.directory)
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+# The registry client and the builder are imported only when something is pulled or built: that
+# takes longer than a job of processes, or with an image in the store, needs to start.
+
+
+def resolve_images(
+    names: Iterable[str], *, settings: Settings, progress: Progress, offline: bool = False
+) -> dict[str, ContainerImage]:
+    """Return the images by name, and pull those that are not in the local store.
+
+    Raises :class:`UsageError` for an invalid reference, :class:`OutsideError` if a pull fails.
+    """
+    found = {name: _find_local_image(name, settings) for name in dict.fromkeys(names)}
+    missing = [name for name, image in found.items() if image is None]
+    if missing and offline:
+        raise UsageError(
+            f"image {missing[0]} not found in the local store",
+            hint="omit --offline to pull it, or use --host-python to run processes instead",
+        )
+    if missing:
+        found |= run_in_child(lambda: _pull_images(missing, settings, progress))
+    return {name: image for name, image in found.items() if image is not None}
+
+
+def _find_local_image(name: str, settings: Settings) -> ContainerImage | None:
+    from danlu.commands.image.manage import find_image
+
+    with Store.open(settings.paths.store) as store:
+        try:
+            image = find_image(store, name)
+        except UsageError:
+            return None
+    return ContainerImage(image.digest, name)
+
+
+def _pull_images(
+    names: list[str], settings: Settings, progress: Progress
+) -> dict[str, ContainerImage]:
+    from danlu.commands.image.pull import pull_image
+    from danlu.sandbox import userns
+
+    started = time.monotonic()
+    userns.enter(settings.paths)
+    images = {}
+    with Store.open(settings.paths.store) as store:
+        for name in names:
+            try:
+                image, _ = pull_image(store, name, settings=settings, progress=progress)
+            except OutsideError as error:
+                error.message = f"cannot pull {name}: {error.message}"
+                alternative = "or use --host-python to run processes instead of containers"
+                error.hint = "\n".join(filter(None, (error.hint, alternative)))
+                raise
+            images[name] = ContainerImage(image.digest, name)
+    progress(Ended(time.monotonic() - started))
+    return images
+
+
+def build_target_image(
+    target: RunTarget, options: TrainOptions, settings: Settings, progress: Progress
+) -> ContainerImage:
+    """Return the image of the target's project; build it if necessary."""
+    assert target.project is not None
+    project = target.project
+    with Store.open(settings.paths.store) as store:
+        known = lookup(store, project)
+    digest = str(known.digest) if known is not None else ""
+    if not digest:
+        digest = run_in_child(lambda: _build_project(project, options, settings, progress))
+    # Only its digest identifies a project's image, whatever the manifest calls it.
+    return ContainerImage(digest, digest)
+
+
+def _build_project(
+    project: Project, options: TrainOptions, settings: Settings, progress: Progress
+) -> str:
+    from danlu.commands.build import find_or_build_image
+    from danlu.commands.build_request import BuildOptions
+
+    build_options = BuildOptions(offline=options.offline, frozen=options.frozen)
+    image = find_or_build_image(
+        project, settings=settings, options=build_options, progress=progress
+    )
+    return image.digest

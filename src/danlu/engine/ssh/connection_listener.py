@@ -23,13 +23,13 @@ import anyio
 import msgspec
 
 from danlu.engine.detached_process import FIRST_FD
-from danlu.engine.environment_control import SupervisorResponse
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.connection_client import ACCEPTED, PROTOCOL, STREAM_COUNT
 from danlu.engine.ssh.forwarding import SupervisorConnector
 from danlu.engine.ssh.keys import SshKeys, environment_keys
 from danlu.engine.ssh.stdio import serve_standard_streams
 from danlu.engine.supervised_exec import SupervisedExecClient
+from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.errors import DanluError
 from danlu.util.sockets import short_socket_path
 
@@ -114,7 +114,7 @@ def _serve_client(connection: socket.socket, environment: EnvironmentDirectory) 
             network=None if shares_host else SupervisorConnector(environment),
         )
     except DanluError as error:
-        response = SupervisorResponse(error.message, error.hint, error.exit_code)
+        response = SupervisorResponse.of(error)
     else:
         response = SupervisorResponse()
     # ssh may end the client as soon as it has the exit code.

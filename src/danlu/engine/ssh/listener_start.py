@@ -8,14 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from danlu.engine.detached_process import read_report, spawn_module
-from danlu.engine.environment_control import (
-    SupervisorResponse,
-    not_running_error,
-    raise_response_error,
-)
+from danlu.engine.environment_control import not_running_error
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.connection_client import connect_listener
 from danlu.engine.ssh.keys import SshKeys, environment_keys
+from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.errors import OutsideError
 from danlu.util.decoding import decode_json
 from danlu.util.locks import file_lock
@@ -52,7 +49,7 @@ def raise_failure(directory: str | os.PathLike[str], data: bytes) -> None:
             f"the SSH server of {environment.name} ended before the connection",
             hint=f"see {environment_keys(environment).transport_log}",
         )
-    raise_response_error(decode_json(data, SupervisorResponse))
+    decode_json(data, SupervisorResponse).raise_error()
 
 
 def _spawn_listener(environment: EnvironmentDirectory, keys: SshKeys) -> None:

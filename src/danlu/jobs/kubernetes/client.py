@@ -11,7 +11,6 @@ import anyio
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.jobs.grace import longest_grace
 from danlu.jobs.kubernetes.job_watcher import JobWatcher
 from danlu.jobs.kubernetes.log_stream import JobLogStream
 from danlu.jobs.kubernetes.lookup import ClusterJob, find_job, job_not_found_error, list_jobs
@@ -28,8 +27,7 @@ from danlu.jobs.kubernetes.views import (
     replica_command,
 )
 from danlu.jobs.kubernetes.waiting_events import latest_warnings, objects_waiting
-from danlu.jobs.scaling import with_replicas
-from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
+from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.kube.client import Client, DeleteOptions
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.config import ClusterConfig
@@ -37,6 +35,7 @@ from danlu.kube.errors import Forbidden, NotFound
 from danlu.kube.patch import merge_patch
 from danlu.kube.watch import ListOptions
 from danlu.training.names import STOPPED_ANNOTATION, reports_config_map_name, submitter_lease_name
+from danlu.training.replicas import with_replicas
 from danlu.training.types import ReplicaId
 
 _STOPPED_BY_USER = "stopped by its user"

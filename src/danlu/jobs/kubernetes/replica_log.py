@@ -20,7 +20,7 @@ from danlu.kube.client import Client
 from danlu.kube.core_v1 import ContainerStatus
 from danlu.kube.errors import BadRequest, NotFound
 from danlu.kube.pod_logs import PodLogLine
-from danlu.training.conversion import read_status
+from danlu.training.manifest import read_status
 from danlu.training.types import ReplicaId
 
 

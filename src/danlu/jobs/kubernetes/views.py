@@ -10,7 +10,6 @@ import msgspec
 
 from danlu.jobs.kubernetes.manifests import COPY_CODE_COMMAND
 from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
-from danlu.jobs.scaling import replica_ids
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
 from danlu.kube.pod_waiting import STARTING, waiting_reason
@@ -20,6 +19,7 @@ from danlu.training.manifest import read_job, read_status
 from danlu.training.names import LABELS_ANNOTATION, STOPPED_ANNOTATION
 from danlu.training.pod_template import find_main_container
 from danlu.training.progress import TrainingProgress
+from danlu.training.replicas import replica_ids
 from danlu.training.types import (
     ConditionType,
     Job,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,25 +17,31 @@ import anyio.lowlevel
 import msgspec
 from anyio import to_thread
 
+from danlu.engine.control_client import send_request
+from danlu.engine.detached_process import read_report, spawn_program
 from danlu.engine.resource_allocator import ledger_file
-from danlu.errors import OutsideError, UsageError
-from danlu.jobs.grace import longest_grace
+from danlu.engine.supervisor_directory import SupervisorResponse
+from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.jobs.local import file_exchange
-from danlu.jobs.local.control import ControlRequest, send_request
-from danlu.jobs.local.job_directory import EventRecord, JobDirectory, SupervisorSettings
-from danlu.jobs.local.log_reader import MergedLogReader
-from danlu.jobs.local.retention import JobRun, size_of
-from danlu.jobs.local.supervisor_start import (
-    check_gpus,
-    check_volumes,
-    initial_view,
-    start_supervisor,
-    to_error,
+from danlu.jobs.local.host_resources import available_gpus
+from danlu.jobs.local.job_directory import (
+    ControlRequest,
+    EventRecord,
+    JobDirectory,
+    SupervisorSettings,
+    utc_now,
 )
+from danlu.jobs.local.log_files import MergedLogReader
+from danlu.jobs.local.pod import requested_gpus
+from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
-from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
+from danlu.jobs.local.volumes import resolve_volumes
+from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
+from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaId
+from danlu.util.decoding import decode_json
 from danlu.util.files import is_disk_failure, private_directory, remove_tree
+from danlu.util.json_codec import decode
 from danlu.util.locks import lock_is_held
 from danlu.util.paths import Paths
 
@@ -89,15 +96,15 @@ class LocalJobs:
                     hint="free some space with `danlu jobs rm --all` and `danlu image prune`",
                 ) from error
             try:
-                result = await start_supervisor(job_dir, lock, tied=submission.tied)
+                await to_thread.run_sync(_start_supervisor, job_dir, lock, submission.tied)
+            except DanluError:
+                remove_tree(job_dir.directory)
+                if earlier is not None:
+                    with suppress(OSError):
+                        os.rename(earlier, job_dir.directory)
+                raise
             finally:
                 os.close(lock)
-        if result.error:
-            remove_tree(job_dir.directory)
-            if earlier is not None:
-                with suppress(OSError):
-                    os.rename(earlier, job_dir.directory)
-            raise to_error(result)
         return job.name
 
     async def _archive_run(self, name: str) -> Path | None:
@@ -172,7 +179,7 @@ class LocalJobs:
         job_dir.write_settings(msgspec.structs.replace(self._settings, ledger=ledger))
         job_dir.logs.mkdir()
         job_dir.reserve_space()
-        job_dir.write_view(initial_view(submission))
+        job_dir.write_view(_initial_view(submission))
         if submission.files is not None:
             file_exchange.copy_files(submission.files, job_dir)
 
@@ -381,13 +388,79 @@ class LocalJobs:
 
     async def _send_request(self, job_dir: JobDirectory, request: ControlRequest) -> None:
         try:
-            response = await to_thread.run_sync(
-                send_request, job_dir, request, abandon_on_cancel=True
+            data = await to_thread.run_sync(
+                send_request,
+                job_dir.control_socket,
+                msgspec.json.encode(request),
+                abandon_on_cancel=True,
             )
         except OSError as error:
             raise UsageError(f"job {job_dir.name} is already finished") from error
+        response = decode_json(data, SupervisorResponse)
+        # Supervisors of older versions sent no code.
         if response.error:
             raise UsageError(response.error, hint=response.hint)
+
+
+def check_gpus(submission: Submission) -> None:
+    """Raise :class:`MachineError` if a job requests GPUs that this machine cannot provide."""
+    specs = submission.job.replicas.values()
+    total = sum(requested_gpus(spec.template) * spec.replicas for spec in specs)
+    if not total:
+        return
+    available = len(available_gpus())
+    if total > available:
+        raise MachineError(
+            f"the job requests {total} GPUs, but this machine has {available}",
+            hint="request fewer, or none with --gpu 0",
+        )
+
+
+def check_volumes(submission: Submission) -> None:
+    """Raise :class:`UsageError` for a volume that this machine cannot provide."""
+    for spec in submission.job.replicas.values():
+        resolve_volumes(spec.template.get("spec") or {}, submission.objects)
+
+
+def _initial_view(submission: Submission) -> JobView:
+    """Return the view of a job whose supervisor has not published one yet."""
+    job = submission.job
+    return JobView(
+        name=job.name,
+        kind=job.kind,
+        framework=find_framework(job.kind).name,
+        state="Pending",
+        status=job.status,
+        created=utc_now(),
+        directory=str(submission.directory),
+        labels=submission.labels,
+    )
+
+
+def _start_supervisor(job_dir: JobDirectory, lock: int, tied: bool) -> None:
+    """Start the reaper, which starts the supervisor, and wait until that accepts requests.
+
+    With ``tied`` the job is stopped when this process exits. Raises the supervisor's error.
+    """
+    reaper = str(Path(__file__).parent / "reaper.py")
+    submitter = [os.pidfd_open(os.getpid())] if tied else []
+    # The numbers of its descriptors: the report, the lock and the submitter.
+    numbers = ["3", "4", sys.executable, *(["5"] if tied else [])]
+    command = [sys.executable, "-I", "-S", reaper, str(job_dir.directory), *numbers]
+    try:
+        pid, reading = spawn_program(
+            command, job_dir.supervisor_log, descriptors=(lock, *submitter)
+        )
+    finally:
+        for descriptor in submitter:
+            os.close(descriptor)
+    # The reaper forks and its first process exits immediately.
+    os.waitpid(pid, 0)
+    report = read_report(reading)
+    if not report:
+        reason = job_dir.last_error() or "it printed no error"
+        raise OutsideError(f"the job's supervisor did not start: {reason}")
+    decode(report, SupervisorResponse).raise_error()
 
 
 async def _wait_for_lock(job_dir: JobDirectory) -> None:

@@ -7,22 +7,24 @@
          status.json       the current state (:class:`JobView`), replaced on every change
          events.jsonl      the job's events, one :class:`EventRecord` per line
          commands/         the command of the last attempt at each replica
-         logs/             output of the replicas (:mod:`.log_writer`)
+         logs/             output of the replicas (:mod:`.log_files`)
          files/            the framework's files, the agent with which MPI starts its workers, and
-                           control.sock, the supervisor's control socket (:mod:`.control`)
+                           control.sock, the supervisor's control socket
          sent/             files sent with the job (:mod:`.file_exchange`)
          results/          values returned or exceptions raised, a directory per replica
          reserve           preallocated disk space, for the last status of a job on a full disk
          supervisor.lock   locked while anything of the job runs; contains the supervisor's pid
          supervisor.log    stdout and stderr of the supervisor itself
 
-Older versions wrote the same files. Names of fields in them must not change.
+Older versions wrote the same files, and their supervisors take the same requests. Names of fields
+must not change.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,8 +34,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from danlu.engine.supervisor_directory import SupervisorDirectory
-from danlu.jobs.grace import DEFAULT_GRACE
-from danlu.jobs.types import JobView, ReplicaCommand, Submission
+from danlu.jobs.types import DEFAULT_GRACE, JobView, ReplicaCommand, Submission
 from danlu.training.types import FinishPolicy, ReplicaId, RestartBackoff
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
@@ -81,6 +82,21 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
 
 
+class ControlRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request to a supervisor; ``do`` is ``stop``, ``suspend``, ``scale``, ``leave`` or ``exec``.
+
+    ``exec`` runs a program next to the replica ``target``. Its standard streams are sent along
+    (:mod:`danlu.engine.control_socket`), and it is stopped when the client disconnects.
+    """
+
+    do: str
+    grace: float | None = None
+    suspended: bool = False
+    replicas: Mapping[str, int] = {}
+    target: str = ""
+    args: tuple[str, ...] = ()
+
+
 def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
@@ -94,6 +110,11 @@ class JobDirectory(SupervisorDirectory):
     def files(self) -> Path:
         """Directory of the framework's files."""
         return self.directory / "files"
+
+    @property
+    def control_socket(self) -> Path:
+        """The supervisor's control socket, next to the framework's files, which containers see."""
+        return self.files / "control.sock"
 
     @property
     def sent_files(self) -> Path:

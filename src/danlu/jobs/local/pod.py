@@ -1,17 +1,26 @@
-"""Turn a rendered pod into containers that an engine can run, with all references resolved."""
+"""The containers of a replica's pod, and the interface of the engines that run them.
+
+A replica runs like a pod: first its init containers one by one, then its other containers together.
+The container that the framework names (or else the first one) is the *main* container: when it
+ends, the replica ends, and the sidecars are stopped. :func:`build_pod` turns a rendered pod into
+containers with all references resolved. An engine runs single containers and knows nothing about
+jobs.
+"""
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from danlu.engine.types import ResourceLimits
-from danlu.jobs.local.engine import ContainerSpec
-from danlu.jobs.local.env import EnvSource, expand_env, resolve_env
+from danlu.engine.types import ResourceLimits, RunningContainer
+from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from danlu.sandbox.types import Mount
 from danlu.training.types import ReplicaId
@@ -21,6 +30,70 @@ GPU_RESOURCE = "nvidia.com/gpu"
 PROJECT_MOUNT = "/workspace"
 
 _PYTHONS = ("python", "python3")
+
+ManifestObjects = Mapping[str, Mapping[str, Any]]
+"""The other documents of a manifest: ``{"ConfigMap/name": document}``."""
+
+_LABEL_PATH = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+
+class ContainerSpec(msgspec.Struct, frozen=True):
+    """A container of one attempt at a replica, with all references resolved.
+
+    Attributes:
+        mark: Unique to the attempt.
+        args: Empty to run the image's own command.
+        environment: The job's variables; the engine adds the image's or the host's below them.
+        image: Config digest of an image in the store; empty to run a process on the host.
+        host: The replica's own host name; ``address`` is its IP address, ``hosts`` maps the names
+            of all replicas to addresses.
+        ports: Declared container ports by name.
+        arguments: ``args`` follow the image's entry point (``args`` without ``command`` in the
+            manifest).
+        defaults: Variables set only if neither the job nor the image (for a process: the
+            supervisor's environment) sets them.
+    """
+
+    replica: ReplicaId
+    attempt: int
+    name: str
+    mark: str
+    args: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    image: str = ""
+    limits: ResourceLimits = ResourceLimits()
+    volumes: tuple[Mount, ...] = ()
+    host: str = ""
+    address: str = ""
+    hosts: Mapping[str, str] = {}
+    ports: Mapping[str, int] = {}
+    arguments: bool = False
+    defaults: Mapping[str, str] = {}
+
+
+class ReplicaEngine(Protocol):
+    """Runs containers; each supervisor has one object per engine."""
+
+    def warnings(self) -> Sequence[str]:
+        """Return what the host could not enforce or provide (``resources: not enforced: …``)."""
+
+    async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
+        """Start a container with stdout and stderr at the descriptor ``output`` and no stdin.
+
+        Raises :class:`danlu.errors.MachineError` if it cannot be started on this machine.
+        """
+
+    async def exec(
+        self,
+        running: RunningContainer,
+        args: Sequence[str],
+        streams: tuple[int, int, int],
+    ) -> RunningContainer:
+        """Run another program in a running container, like ``kubectl exec`` (used by MPI)."""
+
+    async def close(self) -> None:
+        """Stop and remove everything that the engine created."""
 
 
 class PodContainers(msgspec.Struct, frozen=True):
@@ -178,3 +251,137 @@ def _container_ports(container: Mapping[str, Any]) -> dict[str, int]:
         port.get("name") or f"port-{number}": int(port["containerPort"])
         for number, port in enumerate(container.get("ports") or ())
     }
+
+
+# -- environment -----------------------------------------------------------------------------------
+
+
+class EnvSource:
+    """Resolves the references in the environment of one pod's containers.
+
+    ``pod`` is the rendered pod, ``address`` its IP address and ``node`` the name of its machine.
+    """
+
+    def __init__(
+        self, pod: Mapping[str, Any], objects: ManifestObjects, *, address: str, node: str
+    ) -> None:
+        self.objects = objects
+        self._metadata = pod.get("metadata") or {}
+        self._fields = {
+            "metadata.name": self._metadata.get("name", ""),
+            "metadata.namespace": self._metadata.get("namespace", ""),
+            "metadata.uid": self._metadata.get("uid", ""),
+            "spec.nodeName": node,
+            "spec.serviceAccountName": (pod.get("spec") or {}).get("serviceAccountName", "default"),
+            "status.podIP": address,
+            "status.podIPs": address,
+            "status.hostIP": "127.0.0.1",
+            "status.hostIPs": "127.0.0.1",
+        }
+
+    def field(self, path: str) -> str:
+        """Return a field of the pod (``fieldRef``); raises :class:`UsageError` if unknown."""
+        if path in self._fields:
+            return str(self._fields[path])
+        match = _LABEL_PATH.fullmatch(path)
+        if match is None:
+            hint = "supported fields: " + ", ".join(sorted(self._fields))
+            raise UsageError(f"fieldRef: unknown field {path!r}", hint=hint)
+        return str((self._metadata.get(match[1]) or {}).get(match[2], ""))
+
+
+def resolve_env(
+    container: Mapping[str, Any], source: EnvSource, first: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of a container; ``first`` are variables that it may override.
+
+    Raises :class:`UsageError` for a reference to something that does not exist, unless it is
+    optional.
+    """
+    env = dict(first)
+    for entry in container.get("envFrom") or ():
+        env.update(_env_from_object(entry, source))
+    for entry in container.get("env") or ():
+        value = _entry_value(entry, container, source, env)
+        if value is not None:
+            env[entry["name"]] = value
+    return env
+
+
+def _env_from_object(entry: Mapping[str, Any], source: EnvSource) -> dict[str, str]:
+    prefix = entry.get("prefix", "")
+    for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+        if reference := entry.get(field):
+            data = object_data(source.objects, kind, reference) or {}
+            return {prefix + key: value.decode() for key, value in data.items()}
+    return {}
+
+
+def _entry_value(
+    entry: Mapping[str, Any],
+    container: Mapping[str, Any],
+    source: EnvSource,
+    before: Mapping[str, str],
+) -> str | None:
+    origin = entry.get("valueFrom")
+    if not origin:
+        return expand_env(str(entry.get("value") or ""), before.get)
+    if reference := origin.get("fieldRef"):
+        return source.field(reference["fieldPath"])
+    if reference := origin.get("resourceFieldRef"):
+        return _resource_field(reference, container)
+    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+        if reference := origin.get(field):
+            return _object_key(reference, kind, source)
+    raise UsageError(f"variable {entry.get('name')}: unsupported valueFrom")
+
+
+def _object_key(reference: Mapping[str, Any], kind: str, source: EnvSource) -> str | None:
+    data = object_data(source.objects, kind, reference)
+    value = None if data is None else data.get(reference["key"])
+    if value is None and not reference.get("optional"):
+        raise UsageError(f"{kind} {reference.get('name')} has no key {reference['key']!r}")
+    return None if value is None else value.decode()
+
+
+def object_data(
+    objects: ManifestObjects, kind: str, reference: Mapping[str, Any]
+) -> dict[str, bytes] | None:
+    """Return the data of a ConfigMap or Secret; None if it does not exist and is optional.
+
+    ``reference`` has the keys ``name`` (``secretName`` in volumes) and ``optional``. Raises
+    :class:`UsageError` if the object does not exist.
+    """
+    name = reference.get("name") or reference.get("secretName") or ""
+    document = objects.get(f"{kind}/{name}")
+    if document is None:
+        if reference.get("optional"):
+            return None
+        raise UsageError(
+            f"{kind} {name!r} not found", hint="add it to the same file, after a `---` line"
+        )
+    plain, encoded = ("stringData", "data") if kind == "Secret" else ("data", "binaryData")
+    data = {key: base64.b64decode(text) for key, text in (document.get(encoded) or {}).items()}
+    return data | {key: str(text).encode() for key, text in (document.get(plain) or {}).items()}
+
+
+def _resource_field(reference: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    kind, _, name = reference["resource"].partition(".")
+    value = ((container.get("resources") or {}).get(kind) or {}).get(name, 0)
+    divisor = parse_quantity(reference.get("divisor") or 1) or 1
+    return str(ceil(parse_quantity(value) / divisor))
+
+
+def expand_env(text: str, value: Callable[[str], str | None]) -> str:
+    """Replace ``$(NAME)`` in a text, by the rules of Kubernetes (its package ``expansion``).
+
+    References without a value stay unchanged; ``$$`` becomes a single ``$``.
+    """
+
+    def replace_reference(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        replacement = value(match[1])
+        return match[0] if replacement is None else replacement
+
+    return re.sub(r"\$\$|\$\(([^)]*)\)", replace_reference, text)

@@ -13,10 +13,9 @@ import anyio
 
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import DanluError
-from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
 from danlu.jobs.local.job_directory import utc_now
-from danlu.jobs.local.log_writer import LineSplitter, LogWriter
-from danlu.jobs.local.pod import PodContainers
+from danlu.jobs.local.log_files import LineSplitter, LogWriter
+from danlu.jobs.local.pod import ContainerSpec, PodContainers, ReplicaEngine
 from danlu.training.types import ObservedReplica, ReplicaId, ReplicaPhase
 from danlu.util.exception_groups import unwrap_group
 

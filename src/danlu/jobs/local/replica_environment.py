@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from danlu.jobs.local.engine import ReplicaEngine
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings
+from danlu.jobs.local.pod import ReplicaEngine
 from danlu.jobs.local.progress_server import CREDENTIALS_MOUNT, ProgressServer
 from danlu.jobs.local.topology import FILES_MOUNT, runs_in_container
 from danlu.jobs.local.volumes import create_volumes, remove_volumes, resolve_volumes

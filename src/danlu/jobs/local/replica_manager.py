@@ -18,7 +18,6 @@ from anyio.abc import TaskGroup
 from danlu.engine.gpu.usage import GpuMeter, GpuUsage
 from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.engine.types import ResourceUsage, UsageRate
-from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
 from danlu.jobs.local.file_exchange import exchange_env, exchange_mounts
 from danlu.jobs.local.host_resources import (
     available_cores,
@@ -26,8 +25,15 @@ from danlu.jobs.local.host_resources import (
     thread_environment,
 )
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings, utc_now
-from danlu.jobs.local.log_writer import LogWriter, log_file
-from danlu.jobs.local.pod import PodContainers, PodContext, build_pod, requested_gpus
+from danlu.jobs.local.log_files import LogWriter, log_file
+from danlu.jobs.local.pod import (
+    ContainerSpec,
+    PodContainers,
+    PodContext,
+    ReplicaEngine,
+    build_pod,
+    requested_gpus,
+)
 from danlu.jobs.local.process_engine import ProcessEngine
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.replica_environment import ReplicaEnvironment, write_framework_files
@@ -37,9 +43,9 @@ from danlu.jobs.local.topology import (
     render_local_pod,
     runs_in_container,
 )
-from danlu.jobs.scaling import replica_ids
 from danlu.jobs.types import ReplicaCommand, Submission
 from danlu.training.framework import Framework
+from danlu.training.replicas import replica_ids
 from danlu.training.types import Job, ObservedReplicas, ReplicaId, ReplicaPhase
 from danlu.util.files import is_disk_failure
 

@@ -24,24 +24,31 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from danlu.engine.supervisor_directory import StartReport
-from danlu.errors import DanluError
-from danlu.jobs.grace import killed_sentence
-from danlu.jobs.local import stop_triggers
-from danlu.jobs.local.control import ControlHandlers, serve_control
+from danlu.engine.control_socket import ControlConnection, serve_control_socket
+from danlu.engine.supervisor_directory import SupervisorResponse
+from danlu.engine.types import RunningContainer
+from danlu.errors import DanluError, UsageError
 from danlu.jobs.local.file_exchange import FILES, RAISED, VALUE
-from danlu.jobs.local.job_directory import EventRecord, JobDirectory, SupervisorSettings, utc_now
+from danlu.jobs.local.job_directory import (
+    ControlRequest,
+    EventRecord,
+    JobDirectory,
+    SupervisorSettings,
+    utc_now,
+)
+from danlu.jobs.local.pod import ReplicaEngine
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.replica_environment import ReplicaEnvironment
 from danlu.jobs.local.replica_manager import ReplicaManager
 from danlu.jobs.local.views import job_state, replica_views
-from danlu.jobs.types import JobView, Submission, job_notes
+from danlu.jobs.types import JobView, Submission, job_notes, killed_sentence
 from danlu.training.conditions import add_condition
 from danlu.training.decide import decide
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
+from danlu.training.replicas import with_replicas
 from danlu.training.types import (
     ConditionType,
     CreateReplica,
@@ -51,7 +58,9 @@ from danlu.training.types import (
     Event,
     Job,
     ReplicaId,
+    ReplicaPhase,
 )
+from danlu.util.decoding import decode_json
 from danlu.util.files import is_disk_failure
 from danlu.util.json_codec import encode
 
@@ -62,6 +71,9 @@ _LINGER_SECONDS = 1.0
 _DISK_RETRY_SECONDS = 0.5
 # Replicas inherit the limit, and some programs loop over all possible descriptors.
 _MAX_OPEN_FILES = 8192
+_REMOVAL_POLL_SECONDS = 1.0
+# Launchers of MPI do not wait for their workers.
+_EXEC_START_TIMEOUT, _EXEC_POLL_SECONDS = 60.0, 0.02
 
 
 class _StopRequest(msgspec.Struct, frozen=True):
@@ -122,11 +134,18 @@ class Supervisor:
             )
             self._replicas.update_topology(self._job)
             self._publish_view()
-            await group.start(serve_control, self._job_dir, self._control_handlers())
-            _notify_ready(ready, StartReport())
+            # Containers see this directory, and their users must not control the job: the socket's
+            # mode keeps them out.
+            self._job_dir.files.mkdir(mode=0o755, exist_ok=True)
+            socket = self._job_dir.control_socket
+            await group.start(serve_control_socket, socket, self._answer_request)
+            _notify_ready(ready, SupervisorResponse())
             group.start_soon(self._sample_usage)
             self._group = group
-            self._watch_stop_triggers(group, submitter)
+            group.start_soon(self._stop_on_signal)
+            group.start_soon(self._wake_on_removal)
+            if submitter is not None:
+                group.start_soon(self._stop_with_submitter, submitter)
             await self._run_loop(group)
             group.cancel_scope.cancel()
 
@@ -136,7 +155,7 @@ class Supervisor:
         while not self._exit_requested:
             # Before observing: what changes from here on starts another round.
             self._changed = anyio.Event()
-            if stop_triggers.is_gone(self._lock):
+            if self._is_gone():
                 await self._abort_removed_job()
                 return
             if self._stop_request is not None and not self._job.status.finished:
@@ -215,7 +234,7 @@ class Supervisor:
 
     def _write_events(self) -> None:
         """Write pending events in order; those that cannot be written stay pending."""
-        while self._events and not stop_triggers.is_gone(self._lock):
+        while self._events and not self._is_gone():
             try:
                 self._job_dir.append_event(self._events[0])
             except OSError as error:
@@ -225,7 +244,7 @@ class Supervisor:
 
     def _on_progress(self, progress: TrainingProgress) -> None:
         self._progress = progress
-        self._publish_unless_finished()
+        self._publish_before_end()
 
     def _publish_view(self) -> None:
         """Write the job's view if it changed; a failed write is retried by the next call."""
@@ -233,7 +252,7 @@ class Supervisor:
         self._write_events()
         view = self._build_view()
         encoded = encode(view)
-        if encoded == self._published_view or stop_triggers.is_gone(self._lock):
+        if encoded == self._published_view or self._is_gone():
             return
         try:
             self._job_dir.write_view(view)
@@ -245,10 +264,10 @@ class Supervisor:
     async def _sample_usage(self) -> None:
         while True:
             self._replicas.measure_usage()
-            self._publish_unless_finished()
+            self._publish_before_end()
             await anyio.sleep(self._settings.sample)
 
-    def _publish_unless_finished(self) -> None:
+    def _publish_before_end(self) -> None:
         """Write the view, unless it says that the job is finished: then it is the last one.
 
         Replicas may still be stopping, and their last lines are not in the logs yet.
@@ -265,7 +284,7 @@ class Supervisor:
         self._replicas.close_logs()
         self._publish_view()
         while self._events or self._published_view != encode(self._build_view()):
-            if stop_triggers.is_gone(self._lock):
+            if self._is_gone():
                 return
             self._job_dir.release_space(all=True)
             self._publish_view()
@@ -315,14 +334,57 @@ class Supervisor:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def _control_handlers(self) -> ControlHandlers:
-        return ControlHandlers(
-            job=lambda: self._job,
-            replicas=self._replicas,
-            update_job=self._update_job,
-            stop=self._request_stop,
-            leave=self._request_exit,
-        )
+    async def _answer_request(self, connection: ControlConnection) -> SupervisorResponse:
+        request = decode_json(connection.request, ControlRequest)
+        match request.do:
+            case "stop":
+                self._request_stop(request.grace)
+            case "leave":
+                self._exit_requested = True
+                self.wake()
+            case "suspend":
+                policy = msgspec.structs.replace(self._job.run_policy, suspend=request.suspended)
+                self._update_job(msgspec.structs.replace(self._job, run_policy=policy))
+            case "scale":
+                self._update_job(with_replicas(self._job, request.replicas))
+            case "exec":
+                return await self._run_exec(request, connection)
+            case _:
+                raise UsageError(f"unknown request: {request.do}")
+        return SupervisorResponse()
+
+    async def _run_exec(
+        self, request: ControlRequest, connection: ControlConnection
+    ) -> SupervisorResponse:
+        streams = connection.streams()
+        engine, main = await self._wait_for_replica(request.target)
+        program = await engine.exec(main, request.args, streams)
+        connection.close_descriptors()
+
+        async def stop_on_disconnect() -> None:
+            while await connection.read_message() is not None:
+                pass  # clients send nothing more
+            await program.stop(grace=1.0)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop_on_disconnect)
+            exit = await program.wait()
+            group.cancel_scope.cancel()
+        error = exit.message if exit.reason == "StartError" else ""
+        return SupervisorResponse(error, code=exit.code)
+
+    async def _wait_for_replica(self, target: str) -> tuple[ReplicaEngine, RunningContainer]:
+        """Return what runs in a replica, waiting for its start."""
+        replica = self._replicas.topology.find_replica(target)
+        with anyio.move_on_after(_EXEC_START_TIMEOUT):
+            while replica is not None:
+                attempt = self._replicas.latest.get(replica)
+                if attempt is not None and attempt.phase is ReplicaPhase.RUNNING:
+                    assert attempt.engine is not None
+                    assert attempt.running is not None
+                    return attempt.engine, attempt.running
+                await anyio.sleep(_EXEC_POLL_SECONDS)
+        raise UsageError(f"replica {target} is not running")
 
     def _update_job(self, job: Job) -> None:
         self._job = msgspec.structs.replace(job, status=self._job.status)
@@ -338,10 +400,6 @@ class Supervisor:
             self._stop_request = _StopRequest(grace, first_reason)
         if self._stopping_replicas and grace is not None and self._group is not None:
             self._group.start_soon(partial(self._replicas.stop_all, grace=grace))
-        self.wake()
-
-    def _request_exit(self) -> None:
-        self._exit_requested = True
         self.wake()
 
     async def _stop_job(self, request: _StopRequest) -> None:
@@ -370,12 +428,29 @@ class Supervisor:
 
     # -- triggers from outside --------------------------------------------------------------------
 
-    def _watch_stop_triggers(self, group: TaskGroup, submitter: int | None) -> None:
-        stop = self._request_stop
-        group.start_soon(stop_triggers.on_signal, stop)
-        group.start_soon(stop_triggers.on_directory_removal, self._lock, self.wake)
-        if submitter is not None:
-            group.start_soon(stop_triggers.on_submitter_exit, submitter, partial(stop, None))
+    async def _stop_on_signal(self) -> None:
+        """Stop the job on SIGTERM: sent by a user, at shutdown, or because the reaper died."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+            async for _ in received:
+                self._request_stop()
+
+    async def _stop_with_submitter(self, submitter: int) -> None:
+        """Stop the job when the process of the pidfd ``submitter`` exits.
+
+        The submitter opened it itself (pidfd_open(2)), so it is valid in any namespace, and a later
+        process with the same number is not mistaken for it.
+        """
+        await anyio.wait_readable(submitter)
+        self._request_stop(why="the process that submitted it has exited")
+
+    async def _wake_on_removal(self) -> None:
+        while not self._is_gone():
+            await anyio.sleep(_REMOVAL_POLL_SECONDS)
+        self.wake()
+
+    def _is_gone(self) -> bool:
+        """Return whether the job's directory was removed: its open lock file was unlinked."""
+        return os.fstat(self._lock).st_nlink == 0
 
     async def _abort_removed_job(self) -> None:
         """Stop a job whose directory was removed, without publishing anything."""
@@ -392,7 +467,7 @@ def _finish_immediately(job: Job) -> Job:
     return msgspec.structs.replace(job, annotations=annotations)
 
 
-def _notify_ready(ready: int, result: StartReport) -> None:
+def _notify_ready(ready: int, result: SupervisorResponse) -> None:
     with suppress(BrokenPipeError):
         os.write(ready, encode(result))
     os.close(ready)
@@ -425,7 +500,7 @@ def main(directory: str, ready: int, lock: int, submitter: int | None = None) ->
             ReplicaEnvironment.enter_namespaces(settings)
         supervisor = Supervisor(job_dir, submission, settings, framework, lock=lock)
     except DanluError as error:
-        _notify_ready(ready, StartReport.of(error))
+        _notify_ready(ready, SupervisorResponse.of(error))
         sys.exit(error.exit_code)
     anyio.run(supervisor.run, ready, submitter)
 

@@ -9,11 +9,11 @@ import msgspec
 
 from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.jobs.local.job_directory import JobDirectory
-from danlu.jobs.scaling import replica_ids
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.rendering import render_pod
+from danlu.training.replicas import replica_ids
 from danlu.training.types import Job, ReplicaId, Topology
 
 FILES_MOUNT = "/etc/mpi"

@@ -9,8 +9,8 @@ import msgspec
 from danlu.engine.types import UsageRate
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.topology import pod_name
-from danlu.jobs.scaling import replica_ids
 from danlu.jobs.types import KILLED, JobView, ReplicaStateName, ReplicaView
+from danlu.training.replicas import replica_ids
 from danlu.training.types import ConditionType, Job, JobStatus, ReplicaId, ReplicaPhase
 
 _PHASE_STATES: Mapping[ReplicaPhase, ReplicaStateName] = {

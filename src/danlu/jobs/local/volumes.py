@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.jobs.local.env import ManifestObjects, object_data
+from danlu.jobs.local.pod import ManifestObjects, object_data
 from danlu.util.files import mounts_below, remove_tree
 from danlu.util.quantity import parse_quantity
 

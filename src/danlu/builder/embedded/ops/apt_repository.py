@@ -35,11 +35,11 @@ async def fetch_packages(
         debs,
         distribution,
         codename,
-        apt=context.apt_source,
+        apt=context.request.apt_source,
         paths=context.paths,
         config=context.config,
         transfer=context.transfer,
-        offline=context.offline,
+        offline=context.request.offline,
     )
 
 

@@ -52,7 +52,7 @@ async def execute(op: BuildEditable, context: OpContext) -> OpOutput:
     """
     with context.store.staging() as work:
         # The lock may come from anybody: this is a path in the project.
-        location = await context.run_sync(locate_editable, context.project, op.location)
+        location = await context.run_sync(locate_editable, context.request.project, op.location)
         copy = work / "project" / location
         copy.parent.mkdir(parents=True, exist_ok=True)
         before = await context.run_sync(_copy_package, op, context, copy)
@@ -86,7 +86,7 @@ def _copy_package(op: BuildEditable, context: OpContext, place: Path) -> set[str
     """Copy the package to ``place``; return the paths of its files."""
     if place.exists():
         place.rmdir()
-    if copy_for_editable(context.project, op.location, place) != op.sha256:
+    if copy_for_editable(context.request.project, op.location, place) != op.sha256:
         raise LockError(
             f"the metadata of {op.location} has changed since it was locked",
             hint="run `danlu lock`",
@@ -96,7 +96,7 @@ def _copy_package(op: BuildEditable, context: OpContext, place: Path) -> set[str
 
 def _read_backend(op: BuildEditable, context: OpContext) -> dict[str, str]:
     try:
-        with ProjectTree(context.project) as tree:
+        with ProjectTree(context.request.project) as tree:
             text = tree.read_text(os.path.join(op.location, "pyproject.toml"))
     except FileNotFoundError:
         text = ""  # only setup.py: the default backend
@@ -131,7 +131,7 @@ def _check_generated(
             f" ({_join_names(compiled)}), which every edit would have to build again",
             hint=instead,
         )
-    with ProjectTree(context.project) as tree:
+    with ProjectTree(context.request.project) as tree:
         missing = [
             name
             for name in made

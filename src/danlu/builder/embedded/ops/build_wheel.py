@@ -68,7 +68,7 @@ def _check_out_commit(op: BuildWheel, context: OpContext, place: Path) -> None:
 
     cache = context.paths.cache / "git"
     url = context.with_credentials(op.location)
-    tree = checkout(url, op.commit, cache=cache, offline=context.offline)
+    tree = checkout(url, op.commit, cache=cache, offline=context.request.offline)
     if digest_tree(tree) != op.sha256:
         raise ChecksumError(
             f"commit {op.commit[:12]} of {op.name} does not match the lock",
@@ -78,12 +78,12 @@ def _check_out_commit(op: BuildWheel, context: OpContext, place: Path) -> None:
 
 
 def _copy_directory(op: BuildWheel, context: OpContext, place: Path) -> None:
-    with ProjectTree(context.project) as tree:
+    with ProjectTree(context.request.project) as tree:
         if tree.real_path(op.location) is None:
             raise LockError(
                 f"{op.location}, which is locked, was not found", hint="run `danlu lock`"
             )
-    if copy_source(context.project, op.location, place) != op.sha256:
+    if copy_source(context.request.project, op.location, place) != op.sha256:
         raise LockError(f"{op.location} has changed since it was locked", hint="run `danlu lock`")
 
 
@@ -94,7 +94,7 @@ async def _fetch_archive(op: BuildWheel, context: OpContext) -> Path:
     else:
         url = context.with_credentials(op.location)
         if op.source == "local":
-            with ProjectTree(context.project) as tree:
+            with ProjectTree(context.request.project) as tree:
                 url = tree.resolve(op.location).as_uri()
-        fetched = await fetch(url, op.sha256, cache=cache, offline=context.offline)
+        fetched = await fetch(url, op.sha256, cache=cache, offline=context.request.offline)
     return fetched.path

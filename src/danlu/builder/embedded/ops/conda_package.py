@@ -28,7 +28,7 @@ async def execute(op: CondaPackage, context: OpContext) -> list[Layer]:
     try:
         return [await _make_layer(op, fetched, context)]
     except ChecksumError:
-        if context.offline:
+        if context.request.offline:
             raise
     context.log(f"the cached download of {op.file} is damaged; fetching it again")
     fetched.path.unlink(missing_ok=True)
@@ -61,13 +61,13 @@ async def _unpack_archive(
 
 async def _fetch_archive(op: CondaPackage, context: OpContext) -> FetchedFile:
     """Return the archive from the first place of its channel that has the locked file."""
-    settings = read_channel_settings(context.conda_channels, context.config)
+    settings = read_channel_settings(context.request.conda_channels, context.config)
     failures: list[OutsideError] = []
-    for place in settings.locate(op.channel, context.project):
+    for place in settings.locate(op.channel, context.request.project):
         url = f"{context.with_credentials(place).rstrip('/')}/{op.subdir}/{op.file}"
         try:
             return await fetch(
-                url, op.sha256, cache=context.paths.cache / "http", offline=context.offline
+                url, op.sha256, cache=context.paths.cache / "http", offline=context.request.offline
             )
         except OutsideError as error:
             failures.append(error)

@@ -40,7 +40,7 @@ async def execute(op: CopyContext, context: OpContext) -> list[Layer]:
 def _copy_members(
     op: CopyContext, context: OpContext, staged: Path
 ) -> tuple[list[ContextEntry], str]:
-    with ProjectTree(context.project) as tree:
+    with ProjectTree(context.request.project) as tree:
         members = list_entries(tree, op.source)
         return members, copy_below(tree, members, staged, op.target, (op.uid, op.gid))
 

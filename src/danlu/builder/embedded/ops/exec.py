@@ -46,7 +46,7 @@ async def execute(op: Exec, context: OpContext) -> list[Layer]:
         )
         code = await context.sandbox().run(process, root, mounts=mounts, on_line=record_line)
         if code != 0:
-            if context.debug:
+            if context.request.debug:
                 await _open_debug_shell(op, context, root, mounts)
             message = f"the command ended with exit code {code}"
             raise context.step_error(message, code=code, output=last)
@@ -81,7 +81,7 @@ def _prepare_mounts(op: Exec, context: OpContext) -> Iterator[list[Mount]]:
     with ExitStack() as stack:
         work = stack.enter_context(context.store.staging())
         secret_mounts = secrets.mount_secrets(
-            wanted, context.secrets, work=work, uid=op.uid, gid=op.gid
+            wanted, context.request.secrets, work=work, uid=op.uid, gid=op.gid
         )
         mounts = list(stack.enter_context(secret_mounts))
         if op.ssh:
@@ -96,17 +96,17 @@ def _prepare_mounts(op: Exec, context: OpContext) -> Iterator[list[Mount]]:
 
 def _require_agent(context: OpContext) -> Path:
     """Return the agent to forward, which the user must have passed: keys need their consent."""
-    if context.ssh is None:
+    if context.request.ssh is None:
         raise UsageError(
             "this step needs an ssh agent",
             hint="run `danlu build --ssh default` to forward yours",
         )
-    return context.ssh
+    return context.request.ssh
 
 
 def _copy_project(op: Exec, context: OpContext, copy: Path) -> None:
     """Copy the project without ignored files, so that the step sees only what its key covers."""
-    with ProjectTree(context.project) as tree:
+    with ProjectTree(context.request.project) as tree:
         digest = copy_below(tree, list_entries(tree, "."), copy, "/")
     if digest != op.context_digest:
         raise OutsideError(

@@ -24,7 +24,7 @@ async def execute(op: HttpFile, context: OpContext) -> list[Layer]:
         op.sha256,
         mirrors=context.config.mirrors,
         cache=context.paths.cache / "http",
-        offline=context.offline,
+        offline=context.request.offline,
     )
     with context.store.staging() as staged:
         path = path_inside(staged, op.target)

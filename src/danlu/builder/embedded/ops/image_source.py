@@ -15,7 +15,7 @@ async def execute(op: ImageSource, context: OpContext) -> OpOutput:
         op.digest,
         store=context.store,
         config=context.config,
-        offline=context.offline,
+        offline=context.request.offline,
         transfer=context.transfer,
     )
     return OpOutput(tuple(pulled.layers), inherited=parse_image_config(pulled.config))

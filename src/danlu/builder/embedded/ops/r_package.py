@@ -60,7 +60,7 @@ async def execute(op: RPackage, context: OpContext) -> list[Layer]:
 
 
 async def _fetch_source(op: RPackage, context: OpContext) -> FetchedFile:
-    mirrors = list_mirrors("cran", context.config, context.mirrors)
+    mirrors = list_mirrors("cran", context.config, context.request.mirrors)
     file = f"{op.name}_{op.version}.tar.gz"
     # CRAN moves a package to its archive when a newer version is published.
     for path in (f"src/contrib/{file}", f"src/contrib/Archive/{op.name}/{file}"):
@@ -71,7 +71,7 @@ async def _fetch_source(op: RPackage, context: OpContext) -> FetchedFile:
                 op.sha256,
                 mirrors=mirrors,
                 cache=context.paths.cache / "http",
-                offline=context.offline,
+                offline=context.request.offline,
             )
         except FileNotFoundError:
             continue

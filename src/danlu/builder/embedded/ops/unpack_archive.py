@@ -54,12 +54,12 @@ async def _fetch_file(op: UnpackArchive, context: OpContext, work: Path) -> Path
             op.mirror,
             op.path,
             op.sha256,
-            mirrors=list_mirrors(op.mirror, context.config, context.mirrors),
+            mirrors=list_mirrors(op.mirror, context.config, context.request.mirrors),
             cache=context.paths.cache / "http",
-            offline=context.offline,
+            offline=context.request.offline,
         )
         return fetched.path
-    with ProjectTree(context.project) as tree:
+    with ProjectTree(context.request.project) as tree:
         data = tree.read_bytes(op.path)
     if hashlib.sha256(data).hexdigest() != op.sha256:
         raise ChecksumError(f"{op.path} has changed since it was locked", hint="run `danlu lock`")
@@ -72,7 +72,12 @@ async def _fetch_wheel(op: UnpackArchive, context: OpContext) -> FetchedFile:
     """Return a wheel that carries programs, from the user's Python indexes."""
     name, _, file = op.path.rpartition("/")
     indexes = context.indexes or IndexSettings()
-    uv = Uv(context.paths.cache / "uv", context.project, indexes, offline=context.offline)
+    uv = Uv(
+        context.paths.cache / "uv",
+        context.request.project,
+        indexes,
+        offline=context.request.offline,
+    )
     return await fetch_file(uv, name, file, op.sha256, cache=context.paths.cache / "http")
 
 

@@ -51,9 +51,9 @@ async def execute_all(ops: Sequence[Wheel], context: OpContext) -> list[list[Lay
     """
     uv = Uv(
         context.paths.cache / "uv",
-        context.project,
+        context.request.project,
         context.indexes or IndexSettings(),
-        offline=context.offline,
+        offline=context.request.offline,
     )
     groups: dict[InstallScheme, list[int]] = {}
     for number, op in enumerate(ops):
@@ -113,7 +113,7 @@ async def _fetch_again(
     """
     wheels = list(doubts)
     names = [f"{wheel.name} {wheel.version}" for wheel in wheels]
-    if context.offline:
+    if context.request.offline:
         raise OutsideError(
             f"the package cache's copy of {', '.join(names)} is damaged or cannot be verified,"
             " and --offline forbids fetching it again",
@@ -218,15 +218,15 @@ async def _prepare_wheel(op: Wheel, context: OpContext) -> tuple[Wheel, Path | N
     if op.source.kind == "index":
         return op, None
     if op.source.kind == "local":
-        with ProjectTree(context.project) as tree:
+        with ProjectTree(context.request.project) as tree:
             real = tree.real_path(op.source.location)
-        if real is None or not (context.project / real).is_file():
+        if real is None or not (context.request.project / real).is_file():
             raise OutsideError(f"the wheel {op.source.location} no longer exists in the project")
-        return op, context.project / real
+        return op, context.request.project / real
     if op.source.kind == "url":
         cache = context.paths.cache
         url = context.with_credentials(op.source.location)
-        fetched = await fetch(url, op.sha256, cache=cache / "http", offline=context.offline)
+        fetched = await fetch(url, op.sha256, cache=cache / "http", offline=context.request.offline)
         return op, _copy_under_name(fetched.path, op.file, cache / "wheels" / fetched.sha256)
     path = context.inputs[0].artifacts["wheel"]
     version = op.version or path.name.split("-")[1]

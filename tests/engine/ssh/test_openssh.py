@@ -383,7 +383,8 @@ def test_a_stream_to_a_port_ends_although_its_server_ends_first(host: SshHost) -
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with host.start("-W", f"127.0.0.1:{port}", host.name) as client:
-            assert client.stdin is not None and client.stdout is not None
+            assert client.stdin is not None
+            assert client.stdout is not None
             try:
                 connection, _ = server.accept()
                 connection.sendall(b"answer")

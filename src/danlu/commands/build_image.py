@@ -20,10 +20,9 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from danlu.assemble.targets import Target, assemble_targets
+from danlu.assemble.assemble import Target, assemble_targets
 from danlu.builder.embedded import build as embedded
-from danlu.builder.embedded.build import find_foreign_step, require_subordinate_ids
-from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.build import find_foreign_step, list_unsolved, require_subordinate_ids
 from danlu.builder.embedded.context import SolveRequest
 from danlu.commands import build_cache, maintenance
 from danlu.commands.build_request import BuildOutcome, BuildRequest, choose_platform, last_build_key
@@ -240,7 +239,7 @@ async def _lock_and_solve(
             plan = make_build_plan(request, lock_request)
             plan = _start_plan(plan, request, store, running)
         _require_emulation(plan)
-        result = await embedded.build(
+        image, vertices = await embedded.build(
             plan.graph,
             plan.request,
             store=store,
@@ -251,11 +250,11 @@ async def _lock_and_solve(
             prefetched=plan.prefetched,
             make_sandbox=None if buildkit is None else buildkit.connect,
         )
-        _record_result(lock_request, plan.graph, store, result.image)
+        _record_result(lock_request, plan.graph, store, image)
         if buildkit is not None:
             await buildkit.export_cache(request.options.cache_to)
     runtime = lock_request.environment.runtime_settings()
-    return BuildOutcome(result.image, runtime, result.vertices, changes)
+    return BuildOutcome(image, runtime, vertices, changes)
 
 
 def _has_layers_to_make(plan: BuildPlan) -> bool:

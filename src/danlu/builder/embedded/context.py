@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
     from danlu.util.worker_pool import WorkerPool
+
+#: The lines of a failed program's output in its error.
+_LAST_LINES = 30
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -194,6 +198,36 @@ class OpContext(msgspec.Struct, frozen=True):
     def with_credentials(self, url: str) -> str:
         """Return an address from the lock, which has no credentials, as the user wrote it."""
         return self.request.addresses.get(url, url)
+
+    async def run(
+        self,
+        process: ProcessSpec,
+        root: RootFilesystem,
+        what: str,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: bool = True,
+        on_line: Callable[[str], None] = lambda line: None,
+        explain: Callable[[str], str] = lambda output: "",
+    ) -> None:
+        """Run ``process`` in ``root``, and log its output; ``what`` names it in messages.
+
+        Raises the error of :meth:`step_error`, with the last lines, if it does not succeed;
+        ``explain`` returns the hint for them.
+        """
+        last: deque[str] = deque(maxlen=_LAST_LINES)
+
+        def record_line(line: str) -> None:
+            last.append(line)
+            self.log(line)
+            on_line(line)
+
+        code = await self.sandbox().run(
+            process, root, mounts=mounts, network=network, on_line=record_line
+        )
+        if code:
+            message = f"{what} ended with exit code {code}"
+            raise self.step_error(message, code=code, output=last, hint=explain("\n".join(last)))
 
     def step_error(
         self, message: str, *, code: int, output: Iterable[str], hint: str = ""

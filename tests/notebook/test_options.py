@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from danlu.api import train
-from danlu.commands.train.job_options import JOB_OPTIONS, JobOption
-from danlu.commands.train.options import TrainKeywords
+from danlu.commands.train.options import JOB_OPTIONS, JobOption, TrainKeywords
 from danlu.errors import UsageError
 from danlu.notebook.options import (
     OPTIONS,

@@ -29,6 +29,16 @@ def test_program_gets_the_given_descriptors_only() -> None:
         assert output.read() == "['0', '1', '2', '3', '4']\n"
 
 
+def test_none_is_the_null_device() -> None:
+    reading, writing = os.pipe()
+    script = "import os; print(os.fstat(0).st_rdev == os.stat('/dev/null').st_rdev)"
+    process = spawn_process([sys.executable, "-I", "-c", script], (None, writing, None))
+    os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    with os.fdopen(reading) as output:
+        assert output.read() == "True\n"
+
+
 _SPAWN_WITH_FEW_FILES = """
 import errno, os, resource, sys
 import pytest

@@ -22,8 +22,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.session import Session, current_session
 from danlu.commands.jobs.backends import parse_scaling
-from danlu.commands.train.job_options import JOB_OPTIONS, SWEEP_FIELDS, JobOption
-from danlu.commands.train.options import TrainOptions
+from danlu.commands.train.options import JOB_OPTIONS, SWEEP_FIELDS, JobOption, TrainOptions
 from danlu.commands.train.plan import describe_missing_parts, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
 from danlu.errors import UsageError

@@ -9,8 +9,8 @@ supervisor that created it; a later supervisor removes the groups left by one th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -111,17 +111,17 @@ class ContainerCgroup:
 
     @property
     def fd_count(self) -> int:
-        """Number of descriptors that :meth:`open_procs_files` returns."""
+        """Number of descriptors that :func:`open_procs_files` yields."""
         return len(self._roots)
 
-    def open_procs_files(self) -> list[int]:
-        """Open the descriptors for :func:`enter_script`; the caller closes them."""
-        return [
-            os.open(
-                f"{self._name}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=root.descriptor
-            )
-            for root in self._roots
-        ]
+    def open_procs_files(self, opened: ExitStack) -> list[int]:
+        """Open the descriptors for :func:`enter_script` until ``opened`` closes."""
+        name, flags = f"{self._name}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC
+        descriptors = []
+        for root in self._roots:
+            descriptors.append(os.open(name, flags, dir_fd=root.descriptor))
+            opened.callback(os.close, descriptors[-1])
+        return descriptors
 
     def usage(self) -> ResourceUsage | None:
         """Return CPU seconds and bytes of memory, without page cache that can be reclaimed."""
@@ -177,6 +177,13 @@ class ContainerCgroup:
 
     def _write_file(self, root: CgroupRoot, file: str, value: str) -> None:
         write_file(root.descriptor, f"{self._name}/{file}", value)
+
+
+@contextmanager
+def open_procs_files(group: ContainerCgroup | None) -> Iterator[list[int]]:
+    """Yield the descriptors for :func:`enter_script`, none without a group, and close them."""
+    with ExitStack() as opened:
+        yield group.open_procs_files(opened) if group else []
 
 
 def enter_script(count: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from danlu.engine.cgroup import ContainerCgroup, enter_script
+from danlu.engine.cgroup import ContainerCgroup, enter_script, open_procs_files
 from danlu.engine.container_process import ContainerProcess, spawn_session
 from danlu.engine.container_scripts import EXEC_SCRIPT
 from danlu.engine.procfs import measure_usage
@@ -47,14 +47,12 @@ class ExecTarget:
         inside = child_pids(self.main.keeper)
         if not inside:
             raise MachineError("the container has ended")
-        procs_files = self.group.open_procs_files() if self.group else []
         streams = (stdin, stdout, stderr)
         passed = self._choose_passed_streams(process, streams)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        own = [null if number in passed else stream for number, stream in enumerate(streams)]
+        own = [None if number in passed else stream for number, stream in enumerate(streams)]
         if process.terminal:
-            own[2] = null  # of the runtime's errors, which are in its log
-        try:
+            own[2] = None  # of the runtime's errors, which are in its log
+        with open_procs_files(self.group) as procs_files:
             more = [*procs_files, *(streams[number] for number in passed)]
             script = enter_script(len(procs_files)) + _take_streams(passed, len(procs_files))
             run = EXEC_SCRIPT if self.passes_streams else EXEC_ARGS if script else ""
@@ -62,9 +60,7 @@ class ExecTarget:
             command = self.runtime.exec_command(
                 self.bundle, inside[0], process=file, descriptors=len(more)
             )
-            pid = spawn_session(command, stdin=own[0], stdout=own[1], stderr=own[2], more=more)
-        finally:
-            close_descriptors([null, *procs_files])
+            pid = spawn_session(command, (*own, *more))
         program = process.args[0]
 
         def finish(code: int) -> ContainerExit:
@@ -101,12 +97,6 @@ def interpret_exit(code: int, log: Path, program: str) -> ContainerExit:
     if reason:
         return ContainerExit(code, "StartError", reason)
     return ContainerExit(code, "Error" if code else "Completed")
-
-
-def close_descriptors(descriptors: Sequence[int]) -> None:
-    """Close file descriptors."""
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _take_streams(passed: Sequence[int], before: int) -> str:

@@ -25,16 +25,14 @@ _POLL_SECONDS = 0.004
 _MAX_SEARCHES = 20
 
 
-def spawn_session(
-    command: Sequence[str], *, stdin: int, stdout: int, stderr: int, more: Sequence[int] = ()
-) -> int:
-    """Start ``command`` in a new session and return its process id.
+def spawn_session(command: Sequence[str], descriptors: Sequence[int | None]) -> int:
+    """Start ``command`` in a new session as :func:`spawn_process` does; return its process id.
 
-    ``more`` become its descriptors from 3 on. Of our environment it gets only ``PATH``.
+    Of our environment it gets only ``PATH``.
     """
     return spawn_process(
         command,
-        (stdin, stdout, stderr, *more),
+        descriptors,
         environment={"PATH": os.environ.get("PATH", SYSTEM_PATH)},
         new_session=True,
         default_signals=DEFAULT_SIGNALS,

@@ -46,13 +46,12 @@ def spawn_program(
     reading, writing = os.pipe2(os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     output = os.open(log, flags, 0o600)
-    stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    streams = stdin, output, output
     try:
-        pid = spawn_process(command, (*streams, writing, *descriptors), new_session=True)
+        files = None, output, output, writing, *descriptors
+        pid = spawn_process(command, files, new_session=True)
     finally:
-        for descriptor in (writing, output, stdin):
-            os.close(descriptor)
+        os.close(writing)
+        os.close(output)
     return pid, reading
 
 

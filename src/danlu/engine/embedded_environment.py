@@ -13,8 +13,8 @@ import msgspec
 from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
 from danlu.engine import embedded
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
-from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
-from danlu.engine.container_exec import ExecTarget, close_descriptors, interpret_exit
+from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script, open_procs_files
+from danlu.engine.container_exec import ExecTarget, interpret_exit
 from danlu.engine.container_process import ContainerProcess, spawn_session
 from danlu.engine.container_scripts import LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
@@ -293,13 +293,9 @@ class EmbeddedContainer:
 def _launch_runtime(
     chosen: runtime.OciRuntime, bundle: Path, group: ContainerCgroup | None
 ) -> ContainerProcess:
-    procs_files = group.open_procs_files() if group else []
-    command = chosen.command(bundle, descriptors=len(procs_files))
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        keeper = spawn_session(command, stdin=null, stdout=2, stderr=2, more=procs_files)
-    finally:
-        close_descriptors([null, *procs_files])
+    with open_procs_files(group) as procs_files:
+        command = chosen.command(bundle, descriptors=len(procs_files))
+        keeper = spawn_session(command, (None, 2, 2, *procs_files))
     return ContainerProcess(
         keeper,
         finish=lambda code: interpret_exit(code, bundle / "log", "init"),

@@ -55,11 +55,10 @@ async def connect_namespace(
     read, write = os.pipe2(os.O_CLOEXEC)
     try:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            pid = spawn_session(command, stdin=null, stdout=null, stderr=output, more=[write])
+            pid = spawn_session(command, (None, None, output, write))
         finally:
-            for descriptor in (output, null, write):
+            for descriptor in (output, write):
                 # Also our end of the pipe: reading then ends if slirp4netns does.
                 os.close(descriptor)
         process = SlirpProcess(pid)

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from danlu.training.messages import name_some
+from danlu.training.pod_template import pod_spec
 from danlu.training.progress import TrainingProgress
 from danlu.training.types import Job, JobStatus, ReplicaId
 
@@ -87,7 +88,7 @@ def longest_grace(job: Job, *, default: float = DEFAULT_GRACE) -> float:
     """Return the longest ``terminationGracePeriodSeconds`` of the job's pods, in seconds."""
     graces = []
     for spec in job.replicas.values():
-        grace = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+        grace = pod_spec(spec.template).get("terminationGracePeriodSeconds")
         graces.append(default if grace is None else float(grace))
     return max(graces, default=default)
 

@@ -15,8 +15,7 @@ from danlu.commands.jobs.report import job_error
 from danlu.commands.jobs.results import open_values
 from danlu.commands.sweep.options import SweepOptions, apply_target_defaults, parse_sweep_options
 from danlu.commands.train.framework_detection import detect_framework
-from danlu.commands.train.job_options import SWEEP_FIELDS
-from danlu.commands.train.options import JobOptions, ReplicaResources, TrainOptions
+from danlu.commands.train.options import SWEEP_FIELDS, JobOptions, ReplicaResources, TrainOptions
 from danlu.errors import JobFailed, UsageError
 from danlu.jobs.types import JobResult
 from danlu.notebook import sweeps

@@ -10,7 +10,7 @@ import msgspec
 
 from danlu.commands.sweep.space import build_grid, parse_axes
 from danlu.commands.train import option_values
-from danlu.commands.train.job_options import SWEEP_FIELDS
+from danlu.commands.train.options import SWEEP_FIELDS
 from danlu.errors import Span, UsageError
 from danlu.notebook import options
 from danlu.notebook.types import CellOptions, ReplicaOptions

@@ -12,7 +12,7 @@ from danlu.operator.types import OperatorSettings
 from danlu.training.document import API_VERSION
 from danlu.training.framework import Framework
 from danlu.training.names import config_map_name
-from danlu.training.pod_template import find_main_container
+from danlu.training.pod_template import find_main_container, pod_spec
 from danlu.training.rendering import REPLICA_INDEX, render_pod, type_labels
 from danlu.training.replicas import desired_replicas, types_in_order
 from danlu.training.topology import ServiceTopology, replica_name
@@ -83,7 +83,7 @@ def _replace_images(
     The init container that waits for the master is only kept if an image for it is configured:
     headless Services resolve when the program asks, and programs retry.
     """
-    template = job.replicas[replica.type].template.get("spec") or {}
+    template = pod_spec(job.replicas[replica.type].template)
     declared = {
         container.get("name") for key in _CONTAINER_LISTS for container in template.get(key) or ()
     }

@@ -13,7 +13,7 @@ from danlu.kube.resources import Resource
 from danlu.kube.types import Manifest
 from danlu.operator.types import OperatorSettings, PodGroupObject
 from danlu.training.framework import Framework
-from danlu.training.pod_template import list_containers, replace_metadata, replace_spec
+from danlu.training.pod_template import list_containers, pod_spec, replace_metadata, replace_spec
 from danlu.training.replicas import desired_replicas, types_in_order
 from danlu.training.types import Job, ReplicaId, ReplicaType, SchedulingPolicy
 from danlu.util.quantity import sum_quantities
@@ -130,7 +130,7 @@ def add_scheduler_fields(
 
 
 def _priority_class(job: Job, type: ReplicaType) -> str:
-    spec = job.replicas[type].template.get("spec") or {}
+    spec = pod_spec(job.replicas[type].template)
     return str(spec.get("priorityClassName") or "")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from danlu.training.framework import EnvVar, Framework, PodTemplate
 from danlu.training.types import Job, ReplicaId
@@ -22,9 +24,14 @@ def compact_json(value: object) -> str:
     return text.translate(_GO_ESCAPES)
 
 
+def pod_spec(template: PodTemplate) -> Mapping[str, Any]:
+    """Return the spec of a pod; empty without one."""
+    return template.get("spec") or {}
+
+
 def list_containers(template: PodTemplate) -> tuple[Mapping[str, Any], ...]:
     """Return the containers of a pod, without init containers."""
-    return tuple((template.get("spec") or {}).get("containers") or ())
+    return tuple(pod_spec(template).get("containers") or ())
 
 
 def find_main_container(template: PodTemplate, name: str) -> Mapping[str, Any]:
@@ -59,12 +66,34 @@ def append_to(mapping: Mapping[str, Any], key: str, *items: object) -> dict[str,
 
 def replace_spec(template: PodTemplate, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template with these fields of its spec replaced."""
-    return {**template, "spec": {**(template.get("spec") or {}), **spec}}
+    return {**template, "spec": {**pod_spec(template), **spec}}
 
 
 def replace_metadata(template: PodTemplate, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template with these fields of its metadata replaced."""
     return {**template, "metadata": {**(template.get("metadata") or {}), **metadata}}
+
+
+def change_templates(job: Job, change: Callable[[PodTemplate], PodTemplate]) -> Job:
+    """Return the job with the pod template of each type changed."""
+    replicas = {
+        type: msgspec.structs.replace(spec, template=change(spec.template))
+        for type, spec in job.replicas.items()
+    }
+    return msgspec.structs.replace(job, replicas=replicas)
+
+
+def change_containers(
+    template: PodTemplate, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the template with all its containers and init containers changed."""
+    spec = pod_spec(template)
+    changed = {
+        field: [change(container) for container in spec[field]]
+        for field in ("initContainers", "containers")
+        if spec.get(field)
+    }
+    return replace_spec(template, changed)
 
 
 def replace_container(

@@ -12,6 +12,7 @@ from contextlib import suppress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
 #: Above the number of descriptors that any program gets.
 _MIN_FD = 32
@@ -19,7 +20,7 @@ _MIN_FD = 32
 
 def spawn_process(
     command: Sequence[str],
-    descriptors: Sequence[int],
+    descriptors: Sequence[int | None],
     *,
     environment: Mapping[str, str] | None = None,
     new_session: bool = False,
@@ -27,18 +28,21 @@ def spawn_process(
 ) -> int:
     """Start ``command``, whose first word is a path, and return its process id.
 
-    ``descriptors`` become its descriptors 0, 1, 2 and so on and stay open here. It gets no others,
-    not even those that this process inherited: a shell may wait until all copies are closed. Its
-    environment is this process's by default, and ``default_signals`` get their default action.
+    ``descriptors`` become its descriptors 0, 1, 2 and so on and stay open here; None is /dev/null.
+    It gets no others, not even those that this process inherited: a shell may wait until all copies
+    are closed. Its environment is this process's by default, and ``default_signals`` get their
+    default action.
     """
     sources: list[int] = []
+    inherited = _list_inheritable_descriptors(len(descriptors))
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_CLOSE, fd) for fd in inherited]
     try:
-        for fd in descriptors:
+        for target, fd in enumerate(descriptors):
+            if fd is None:
+                actions.append((os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_RDWR, 0))
+                continue
             sources.append(_duplicate_above_targets(fd))
-        actions = [
-            *((os.POSIX_SPAWN_CLOSE, fd) for fd in _list_inheritable_descriptors(len(descriptors))),
-            *((os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(sources)),
-        ]
+            actions.append((os.POSIX_SPAWN_DUP2, sources[-1], target))
         return os.posix_spawn(
             command[0],
             list(command),

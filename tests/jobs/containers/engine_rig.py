@@ -109,20 +109,12 @@ class EngineRig:
         end = await running.wait()
         return end, await self.read_output(running)
 
-    async def exec(
-        self, running: RunningContainer, *args: str, **environment: str
-    ) -> tuple[ContainerExit, str]:
+    async def exec(self, running: RunningContainer, *args: str) -> tuple[ContainerExit, str]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         with open(os.devnull, "rb") as nothing, open(reading, "rb") as output:
             try:
-                program = await self.engine.exec(
-                    running,
-                    args,
-                    environment,
-                    stdin=nothing.fileno(),
-                    stdout=writing,
-                    stderr=writing,
-                )
+                streams = nothing.fileno(), writing, writing
+                program = await self.engine.exec(running, args, streams)
             finally:
                 os.close(writing)
             return await program.wait(), output.read().decode()

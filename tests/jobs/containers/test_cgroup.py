@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.engine.cgroup import CgroupManager, enter_script, group_name, is_stale
+from danlu.engine.cgroup import CgroupManager, enter_script, group_name, is_stale, open_procs_files
 from danlu.engine.types import ResourceLimits
 from danlu.errors import MachineError
 
@@ -36,7 +36,8 @@ def test_missing_cgroup_support_is_reported(tmp_path: Path, groups: str, mounts:
     assert result.missing == "no writable cgroup for cpu and memory"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cgroup", "mountinfo", "own"]
     group = result.create("mark", ResourceLimits(cpu=1, memory=1 << 30))
-    assert (group.open_procs_files(), group.usage(), group.had_oom_kill()) == ([], None, False)
+    with open_procs_files(group) as descriptors:
+        assert (descriptors, group.usage(), group.had_oom_kill()) == ([], None, False)
 
 
 def test_a_cgroup_name_identifies_its_creator() -> None:
@@ -88,15 +89,11 @@ def test_processes_in_a_cgroup_are_measured_and_limited() -> None:
     groups = available()
     group = groups.create("test", ResourceLimits(cpu=0.5, memory=32 << 20))
     try:
-        entrances = group.open_procs_files()
-        moves = "".join(
-            f"echo $$ > /proc/{os.getpid()}/fd/{descriptor}; " for descriptor in entrances
-        )
         glutton = "bytearray(100 << 20)"
-        command = ["sh", "-c", f'{moves}exec python3 -c "{glutton}"']
-        assert subprocess.run(command, check=False).returncode == -9
-        for descriptor in entrances:
-            os.close(descriptor)
+        with open_procs_files(group) as entrances:
+            moves = "".join(f"echo $$ > /proc/{os.getpid()}/fd/{fd}; " for fd in entrances)
+            command = ["sh", "-c", f'{moves}exec python3 -c "{glutton}"']
+            assert subprocess.run(command, check=False).returncode == -9
         used = group.usage()
         assert group.had_oom_kill()
         assert used is not None
@@ -113,8 +110,10 @@ def test_cgroups_of_dead_supervisors_are_removed() -> None:
     script = (
         "from danlu.engine.cgroup import CgroupManager;"
         "from danlu.engine.types import ResourceLimits;"
+        "from contextlib import ExitStack;"
         "import os, sys; group = CgroupManager.detect().create('test', ResourceLimits());"
-        "print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in group.open_procs_files()));"
+        "files = group.open_procs_files(ExitStack());"
+        "print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in files));"
         "sys.stdout.flush(); os._exit(0)"
     )
     result = subprocess.run(

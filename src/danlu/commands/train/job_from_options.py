@@ -17,7 +17,7 @@ from danlu.commands.train.options import ReplicaResources, TrainOptions
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
-from danlu.training.pod_template import add_default_port, replace_spec
+from danlu.training.pod_template import add_default_port, change_templates, replace_spec
 from danlu.training.types import (
     CleanPodPolicy,
     Job,
@@ -219,11 +219,7 @@ def apply_ending(job: Job, options: TrainOptions) -> Job:
     if options.grace is None:
         return job
     grace = {"terminationGracePeriodSeconds": options.grace}
-    replicas = {
-        type: msgspec.structs.replace(spec, template=replace_spec(spec.template, grace))
-        for type, spec in job.replicas.items()
-    }
-    return msgspec.structs.replace(job, replicas=replicas)
+    return change_templates(job, lambda template: replace_spec(template, grace))
 
 
 def add_default_finish_timeout(job: Job) -> Job:

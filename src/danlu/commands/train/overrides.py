@@ -6,17 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from danlu.commands.train.job_from_options import build_volumes
 from danlu.commands.train.options import TrainOptions
 from danlu.errors import UsageError
 from danlu.training.framework import Framework, PodTemplate
-from danlu.training.pod_template import find_main_container, replace_spec
+from danlu.training.pod_template import (
+    change_containers,
+    change_templates,
+    find_main_container,
+    pod_spec,
+    replace_spec,
+)
 from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
 
@@ -31,43 +35,23 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
     an invalid volume.
     """
     if options.gpu == 0:
-        job = _change_templates(job, _drop_gpus)
+        job = change_templates(job, _drop_gpus)
     if options.claims:
         directories = _claim_directories(options, job)
-        job = _change_templates(job, lambda template: _replace_claims(template, directories))
+        job = change_templates(job, lambda template: _replace_claims(template, directories))
     if options.volumes:
         volumes, mounts = build_volumes(options)
-        job = _change_templates(
+        job = change_templates(
             job, lambda template: _mount_volumes(template, framework, volumes, mounts)
         )
     return job
-
-
-def _change_templates(job: Job, change: Callable[[PodTemplate], PodTemplate]) -> Job:
-    replicas = {
-        type: msgspec.structs.replace(spec, template=change(spec.template))
-        for type, spec in job.replicas.items()
-    }
-    return msgspec.structs.replace(job, replicas=replicas)
-
-
-def _change_containers(
-    template: PodTemplate, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-) -> PodTemplate:
-    spec = template.get("spec") or {}
-    changed = {
-        field: [change(container) for container in spec[field]]
-        for field in _CONTAINERS
-        if spec.get(field)
-    }
-    return replace_spec(template, changed)
 
 
 # -- GPUs -----------------------------------------------------------------------------------------
 
 
 def _drop_gpus(template: PodTemplate) -> PodTemplate:
-    return _change_containers(template, _drop_gpu_resources)
+    return change_containers(template, _drop_gpu_resources)
 
 
 def _drop_gpu_resources(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -109,7 +93,7 @@ def _claim_directories(options: TrainOptions, job: Job) -> dict[str, Path]:
 
 def _claim_names(job: Job) -> Iterable[str]:
     for spec in job.replicas.values():
-        for volume in (spec.template.get("spec") or {}).get("volumes") or ():
+        for volume in pod_spec(spec.template).get("volumes") or ():
             if volume.get(_CLAIM):
                 yield str(volume[_CLAIM].get("claimName", ""))
 
@@ -128,7 +112,7 @@ def _replace_claims(template: PodTemplate, directories: Mapping[str, Path]) -> P
     """Replace claims in a template with directories; a read-only claim stays read-only."""
     volumes = []
     readonly = set()
-    for volume in (template.get("spec") or {}).get("volumes") or ():
+    for volume in pod_spec(template).get("volumes") or ():
         claim = volume.get(_CLAIM) or {}
         directory = directories.get(str(claim.get("claimName", "")))
         if directory is not None:
@@ -147,7 +131,7 @@ def _replace_claims(template: PodTemplate, directories: Mapping[str, Path]) -> P
         ]
         return {**container, "volumeMounts": mounts} if mounts else container
 
-    return replace_spec(_change_containers(template, close), {"volumes": volumes})
+    return replace_spec(change_containers(template, close), {"volumes": volumes})
 
 
 # -- volumes --------------------------------------------------------------------------------------
@@ -164,7 +148,7 @@ def _mount_volumes(
     The main container gets all mounts. Volumes that are no longer mounted are dropped, because this
     machine may not have them.
     """
-    spec = template.get("spec") or {}
+    spec = pod_spec(template)
     before = list(spec.get("volumes") or ())
     names = _fresh_names({str(volume["name"]) for volume in before}, volumes)
     new_mounts = {
@@ -182,7 +166,7 @@ def _mount_volumes(
         added = [new for path, new in new_mounts.items() if container is main or path in paths]
         return {**container, "volumeMounts": [*kept, *added]} if kept or added else container
 
-    changed = _change_containers(template, mount)
+    changed = change_containers(template, mount)
     dropped = _mounted_names(template) - _mounted_names(changed)
     kept = [volume for volume in before if volume["name"] not in dropped]
     added = [{**volume, "name": names[volume["name"]]} for volume in volumes]
@@ -201,7 +185,7 @@ def _fresh_names(taken: set[str], volumes: Iterable[Mapping[str, Any]]) -> dict[
 
 
 def _mounted_names(template: PodTemplate) -> set[str]:
-    spec = template.get("spec") or {}
+    spec = pod_spec(template)
     return {
         str(mount["name"])
         for field in _CONTAINERS

@@ -28,8 +28,11 @@ from danlu.training.names import (
 )
 from danlu.training.pod_template import (
     append_to,
+    change_containers,
+    change_templates,
     find_main_container,
     list_containers,
+    pod_spec,
     replace_container,
     replace_spec,
 )
@@ -137,16 +140,11 @@ class _JobRewriter:
         self._checkpoint_claim = checkpoint_claim
 
     def rewrite(self, namespace: str) -> Job:
-        job = self._submission.job
-        replicas = {
-            type: msgspec.structs.replace(spec, template=self._rewrite_template(spec.template))
-            for type, spec in job.replicas.items()
-        }
+        job = change_templates(self._submission.job, self._rewrite_template)
         return msgspec.structs.replace(
             job,
             uid="",
             namespace=namespace,
-            replicas=replicas,
             annotations={**job.annotations, **self._build_annotations()},
         )
 
@@ -165,39 +163,23 @@ class _JobRewriter:
         return self._submission.value != "none" or self._submission.files is not None
 
     def _rewrite_template(self, template: PodTemplate) -> PodTemplate:
-        template = self._with_images(template)
-        template = replace_spec(
-            template,
-            {
-                "containers": [
-                    self._add_environment(container) for container in list_containers(template)
-                ]
-            },
-        )
+        template = change_containers(template, self._replace_image)
+        containers = [self._add_environment(container) for container in list_containers(template)]
+        template = replace_spec(template, {"containers": containers})
         main = find_main_container(template, self._framework.container)
         template = replace_container(template, self._rewrite_main(main), main)
         volumes = self._build_volumes()
         if volumes:
-            template = replace_spec(template, append_to(_pod_spec(template), "volumes", *volumes))
+            template = replace_spec(template, append_to(pod_spec(template), "volumes", *volumes))
         if self._pull_secret:
             secret = {"name": self._pull_secret}
-            spec = append_to(_pod_spec(template), "imagePullSecrets", secret)
+            spec = append_to(pod_spec(template), "imagePullSecrets", secret)
             template = replace_spec(template, spec)
         return template
 
-    def _with_images(self, template: PodTemplate) -> PodTemplate:
-        images = self._submission.images
-        replaced = {
-            field: [
-                {**container, "image": images[container["image"]].name}
-                if container.get("image") in images
-                else container
-                for container in _pod_spec(template).get(field) or ()
-            ]
-            for field in ("initContainers", "containers")
-            if _pod_spec(template).get(field)
-        }
-        return replace_spec(template, replaced)
+    def _replace_image(self, container: Mapping[str, Any]) -> Mapping[str, Any]:
+        image = self._submission.images.get(container.get("image", ""))
+        return container if image is None else {**container, "image": image.name}
 
     def _add_environment(self, container: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the submission's variables, unless the container already has them."""
@@ -279,10 +261,6 @@ class _JobRewriter:
             claim = {"claimName": self._checkpoint_claim}
             volumes.append({"name": "danlu-checkpoints", "persistentVolumeClaim": claim})
         return volumes
-
-
-def _pod_spec(template: PodTemplate) -> Mapping[str, Any]:
-    return template.get("spec") or {}
 
 
 def _env_from_label(name: str, label: str) -> Mapping[str, Any]:

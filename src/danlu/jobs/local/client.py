@@ -37,6 +37,7 @@ from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
 from danlu.jobs.local.volumes import resolve_volumes
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
+from danlu.training.pod_template import pod_spec
 from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaId
 from danlu.util.decoding import decode_json
@@ -332,14 +333,11 @@ class LocalJobs:
 
     async def remove(self, name: str) -> None:
         """Delete a finished job with its logs, and all earlier runs of its name."""
-        job_dir = self._find_directory(name)
-        if not self._read_view(job_dir).finished:
+        if not self._read_view(self._find_directory(name)).finished:
             hint = f"stop it with `danlu jobs stop {name}`"
             raise UsageError(f"job {name} is still running", hint=hint)
-        await self._dismiss_supervisor(job_dir)
-        for run in self._list_runs(name):
-            remove_tree(self._root / run)
-        remove_tree(job_dir.directory)
+        for run in (*self._list_runs(name), name):
+            await self.remove_run(run)
 
     async def remove_run(self, name: str) -> None:
         """Delete one finished run; raises :class:`UsageError` if it is not finished."""
@@ -419,7 +417,7 @@ def check_gpus(submission: Submission) -> None:
 def check_volumes(submission: Submission) -> None:
     """Raise :class:`UsageError` for a volume that this machine cannot provide."""
     for spec in submission.job.replicas.values():
-        resolve_volumes(spec.template.get("spec") or {}, submission.objects)
+        resolve_volumes(pod_spec(spec.template), submission.objects)
 
 
 def _initial_view(submission: Submission) -> JobView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,11 @@ from anyio import to_thread
 
 from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
 from danlu.engine import embedded, procfs
-from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
+from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script, open_procs_files
 from danlu.engine.container_exec import (
     EXEC_ARGS,
     SHELL,
     ExecTarget,
-    close_descriptors,
     interpret_exit,
 )
 from danlu.engine.container_process import ContainerProcess, spawn_session
@@ -135,23 +134,16 @@ class ContainerEngine:
         self,
         running: RunningContainer,
         args: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        stdin: int,
-        stdout: int,
-        stderr: int,
+        streams: tuple[int, int, int],
     ) -> RunningContainer:
         """Run another program with the user and working directory of the container's program."""
         assert isinstance(running, ContainerProcess)
         started = self._started.get(running)
         if started is None:
             raise MachineError("the container has ended", hint="run `danlu jobs show` to see why")
-        process = msgspec.structs.replace(
-            started.process,
-            args=tuple(args),
-            environment={**started.process.environment, **environment},
-        )
+        process = msgspec.structs.replace(started.process, args=tuple(args))
         group = started.group if started.shell else None
+        stdin, stdout, stderr = streams
         target = ExecTarget(self._runtime, started.bundle, running, group)
         return target.start(process, stdin=stdin, stdout=stdout, stderr=stderr)
 
@@ -237,18 +229,14 @@ class ContainerEngine:
 
     def _launch_runtime(self, started: _StartedContainer, output: int) -> ContainerProcess:
         group = started.group
-        procs_files = group.open_procs_files() if group else []
-        count = len(procs_files) if started.shell else 0
-        command = self._runtime.command(started.bundle, descriptors=count)
-        if procs_files and not started.shell:
-            # Nothing inside can enter the group, so the runtime itself does.
-            script = f"{enter_script(len(procs_files))}{EXEC_ARGS}"
-            command = [SHELL, "-c", script, "danlu", *command]
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            pid = spawn_session(command, stdin=null, stdout=output, stderr=output, more=procs_files)
-        finally:
-            close_descriptors([null, *procs_files])
+        with open_procs_files(group) as procs_files:
+            count = len(procs_files) if started.shell else 0
+            command = self._runtime.command(started.bundle, descriptors=count)
+            if procs_files and not started.shell:
+                # Nothing inside can enter the group, so the runtime itself does.
+                script = f"{enter_script(len(procs_files))}{EXEC_ARGS}"
+                command = [SHELL, "-c", script, "danlu", *command]
+            pid = spawn_session(command, (None, output, output, *procs_files))
         process = ContainerProcess(
             pid,
             finish=lambda code: self._collect_exit(process, code),

@@ -23,6 +23,7 @@ from danlu.engine.types import ResourceLimits, RunningContainer
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from danlu.sandbox.types import Mount
+from danlu.training.pod_template import list_containers
 from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
 
@@ -88,11 +89,7 @@ class ReplicaEngine(Protocol):
         self,
         running: RunningContainer,
         args: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        stdin: int,
-        stdout: int,
-        stderr: int,
+        streams: tuple[int, int, int],
     ) -> RunningContainer:
         """Run another program in a running container, like ``kubectl exec`` (used by MPI)."""
 
@@ -155,8 +152,7 @@ def build_pod(pod: Mapping[str, Any], submission: Submission, context: PodContex
 
 def requested_gpus(template: Mapping[str, Any]) -> int:
     """Return the number of GPUs that all containers of a pod template request."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    return sum(_container_gpus(container) for container in containers)
+    return sum(map(_container_gpus, list_containers(template)))
 
 
 def _container_gpus(container: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ from functools import partial
 import anyio
 
 from danlu.engine import procfs
-from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
+from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script, open_procs_files
 from danlu.engine.stop_signals import DEFAULT_SIGNALS, StopSignals
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import MachineError
@@ -56,31 +56,21 @@ class ProcessEngine:
 
     async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
         """Start a process; if that is impossible, return one that has already failed."""
-        environment = _build_environment(container, container.environment)
+        environment = _build_environment(container)
         failure = _check_startable(container, environment)
         if failure is not None:
             return _FailedStart(failure)
         self._warn_about_mounts(container)
         group = self._create_cgroup(container)
-        with open(os.devnull, "rb") as null:
-            pid = _spawn_process(
-                container.args,
-                environment,
-                directory=container.directory,
-                streams=(null.fileno(), output, output),
-                procs_files=group.open_procs_files() if group else [],
-            )
+        streams = None, output, output
+        pid = _spawn_process(container.args, environment, container.directory, streams, group)
         return self._track_process(_RunningProcess(pid, container, self._orphanage, group))
 
     async def exec(
         self,
         running: RunningContainer,
         args: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        stdin: int,
-        stdout: int,
-        stderr: int,
+        streams: tuple[int, int, int],
     ) -> RunningContainer:
         """Run another program for the same replica; it is stopped with the first one.
 
@@ -88,13 +78,8 @@ class ProcessEngine:
         """
         assert isinstance(running, _RunningProcess)
         container = running.container
-        pid = _spawn_process(
-            args,
-            _build_environment(container, {**container.environment, **environment}),
-            directory=container.directory,
-            streams=(stdin, stdout, stderr),
-            procs_files=running.group.open_procs_files() if running.group else [],
-        )
+        environment = _build_environment(container)
+        pid = _spawn_process(args, environment, container.directory, streams, running.group)
         process = _RunningProcess(pid, container, self._orphanage, None, is_exec=True)
         running.exec_processes.append(process)
         return self._track_process(process)
@@ -250,11 +235,11 @@ class _FailedStart:
         return None
 
 
-def _build_environment(container: ContainerSpec, variables: Mapping[str, str]) -> dict[str, str]:
+def _build_environment(container: ContainerSpec) -> dict[str, str]:
     environment = {
         **container.defaults,
         **os.environ,
-        **variables,
+        **container.environment,
         MARK_VARIABLE: container.mark,
     }
     if container.limits.gpus:
@@ -289,28 +274,21 @@ def _start_error(code: int, message: str) -> ContainerExit:
 def _spawn_process(
     args: Sequence[str],
     environment: Mapping[str, str],
-    *,
     directory: str,
-    streams: tuple[int, int, int],
-    procs_files: Sequence[int],
+    streams: Sequence[int | None],
+    group: ContainerCgroup | None,
 ) -> int:
-    """Start a program in a new session and return its process id.
-
-    ``procs_files`` are the descriptors of its cgroup; they are closed. Raises
-    :class:`MachineError`.
-    """
-    script = f'cd -- "$1" || exit 127; shift; {enter_script(len(procs_files))}exec "$@"'
-    command = ("/bin/sh", "-c", script, "sh", directory, *args)
-    try:
-        return spawn_process(
-            with_parent_death_signal(command),
-            (*streams, *procs_files),
-            environment=environment,
-            new_session=True,
-            default_signals=DEFAULT_SIGNALS,
-        )
-    except OSError as error:
-        raise MachineError(f"cannot start a process: {error.strerror}") from error
-    finally:
-        for fd in procs_files:
-            os.close(fd)
+    """Start a program in a new session; return its process id. Raises :class:`MachineError`."""
+    with open_procs_files(group) as procs_files:
+        script = f'cd -- "$1" || exit 127; shift; {enter_script(len(procs_files))}exec "$@"'
+        command = ("/bin/sh", "-c", script, "sh", directory, *args)
+        try:
+            return spawn_process(
+                with_parent_death_signal(command),
+                (*streams, *procs_files),
+                environment=environment,
+                new_session=True,
+                default_signals=DEFAULT_SIGNALS,
+            )
+        except OSError as error:
+            raise MachineError(f"cannot start a process: {error.strerror}") from error

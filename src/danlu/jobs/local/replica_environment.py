@@ -19,6 +19,7 @@ from danlu.jobs.types import Submission
 from danlu.sandbox import userns
 from danlu.sandbox.types import Mount
 from danlu.training.framework import GeneratedFile
+from danlu.training.pod_template import pod_spec
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
 from danlu.training.types import Job, ReplicaId
@@ -111,7 +112,7 @@ class ReplicaEnvironment:
     def create_volumes(self, replica: ReplicaId) -> Mapping[str, Path]:
         """Create the volumes of a replica's pod for a new attempt; return their paths by name."""
         template = self._submission.job.replicas[replica.type].template
-        wanted = resolve_volumes(template.get("spec") or {}, self._submission.objects)
+        wanted = resolve_volumes(pod_spec(template), self._submission.objects)
         directory = self._volumes_root / str(replica)
         remove_volumes(directory)
         return create_volumes(wanted, directory, mounting=userns.has_entered()) if wanted else {}

@@ -356,11 +356,9 @@ class Supervisor:
     async def _run_exec(
         self, request: ControlRequest, connection: ControlConnection
     ) -> SupervisorResponse:
-        stdin, stdout, stderr = connection.streams()
+        streams = connection.streams()
         engine, main = await self._wait_for_replica(request.target)
-        program = await engine.exec(
-            main, request.args, {}, stdin=stdin, stdout=stdout, stderr=stderr
-        )
+        program = await engine.exec(main, request.args, streams)
         connection.close_descriptors()
 
         async def stop_on_disconnect() -> None:

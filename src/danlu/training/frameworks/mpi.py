@@ -24,6 +24,7 @@ from danlu.training.pod_template import (
     env_unless_declared,
     find_main_container,
     list_containers,
+    pod_spec,
     replace_container,
     replace_metadata,
     replace_spec,
@@ -179,7 +180,7 @@ class MpiFramework(Framework):
         """
         name = f"{job.name}-launcher"
         template = job.replicas[LAUNCHER].template
-        given = (template.get("spec") or {}).get("serviceAccountName")
+        given = pod_spec(template).get("serviceAccountName")
         account = {"apiVersion": "v1", "kind": "ServiceAccount"}
         group = "rbac.authorization.k8s.io"
         workers = [_pod_name(job, worker) for worker in job.replica_ids(WORKER)]

@@ -25,6 +25,7 @@ from danlu.training.pod_template import (
     append_to,
     env_unless_declared,
     find_main_container,
+    pod_spec,
     replace_spec,
 )
 from danlu.training.types import (
@@ -172,7 +173,7 @@ class PyTorchFramework(Framework):
         if replica.type != WORKER or MASTER not in job.replicas:
             return template
         init_container = _wait_for_host(topology.host(ReplicaId(MASTER, 0)))
-        spec = append_to(template.get("spec") or {}, "initContainers", init_container)
+        spec = append_to(pod_spec(template), "initContainers", init_container)
         return replace_spec(template, spec)
 
 

@@ -36,6 +36,11 @@ settings.register_profile(
 settings.load_profile("any-machine")
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 def _subordinate_ids(file: str) -> bool:
     names = {getpass.getuser(), str(os.getuid())}
     try:

@@ -34,11 +34,6 @@ esac
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def fake() -> AsyncIterator[FakeRegistry]:
     async with FakeRegistry() as registry:
         registry.users = {"me": "secret"}

@@ -18,13 +18,6 @@ from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
 from danlu.training.types import RestartPolicy
-from danlu.util.config import Configuration
-from danlu.util.paths import Paths
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
 
 
 @pytest.fixture

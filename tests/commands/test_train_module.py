@@ -26,16 +26,9 @@ from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import ReplicaId, ReplicaType
-from danlu.util.config import Configuration
-from danlu.util.paths import Paths
 from tests.jobs.kubernetes.pod_runner import run_pod
 
 WORKER = ReplicaId(ReplicaType("Worker"), 0)
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
 
 
 @pytest.fixture

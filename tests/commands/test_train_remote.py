@@ -33,17 +33,11 @@ from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import JobStatus, ReplicaId, ReplicaType
 from danlu.util.config import Configuration, KubernetesConfig
-from danlu.util.paths import Paths
 from tests.fakes.registry import FakeRegistry
 from tests.jobs.kubernetes.pod_runner import PodRun, run_pod
 from tests.oci.layers import TreeLayerSource, image_of
 
 WORKER = ReplicaId(ReplicaType("Worker"), 0)
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
 
 
 @pytest.fixture

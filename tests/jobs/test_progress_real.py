@@ -15,7 +15,6 @@ from danlu.jobs.types import ContainerImage, JobView
 from danlu.training.progress import TrainingProgress
 from danlu.training.types import ReplicaSpec, RestartPolicy
 from danlu.util.files import remove_tree
-from tests.jobs.local.conftest import anyio_backend as anyio_backend
 from tests.jobs.local.conftest import home as home
 from tests.jobs.local.conftest import jobs as jobs
 from tests.jobs.local.support import lines_of, shell, submission, wait_for_view

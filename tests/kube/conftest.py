@@ -12,11 +12,6 @@ from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
 
@@ -30,4 +25,11 @@ async def fake() -> AsyncIterator[FakeKubernetes]:
 @pytest.fixture
 async def kube(fake: FakeKubernetes) -> AsyncIterator[Client]:
     async with Client(ClusterConfig(server=fake.url), manager="tests") as client:
+        yield client
+
+
+@pytest.fixture
+async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
+    """A client whose pauses end only when the clock is moved."""
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client

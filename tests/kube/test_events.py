@@ -11,7 +11,6 @@ import pytest
 
 from danlu.kube.client import Client
 from danlu.kube.clock import sleep
-from danlu.kube.config import ClusterConfig
 from danlu.kube.events import EventRecorder, ObjectReference
 from danlu.kube.resources import EVENTS
 from danlu.kube.watch import ListOptions
@@ -20,12 +19,6 @@ from tests.kube.objects import eventually
 
 pytestmark = pytest.mark.anyio
 JOB = ObjectReference("kubeflow.org/v1", "TFJob", "default", "job", "uid-1", "7")
-
-
-@pytest.fixture
-async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
-    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
-        yield client
 
 
 @asynccontextmanager

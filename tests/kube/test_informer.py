@@ -57,13 +57,6 @@ async def running(informer: Informer[ConfigMap]) -> AsyncIterator[None]:
         group.cancel_scope.cancel()
 
 
-@pytest.fixture
-async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
-    """A client whose pauses end only when the clock is moved."""
-    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
-        yield client
-
-
 async def make(kube: Client, *names: str, **data: str) -> None:
     for name in names:
         await kube.create(CONFIG_MAPS, config_map(name, "default", **data))

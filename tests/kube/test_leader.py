@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 
 from danlu.kube.client import Client
-from danlu.kube.config import ClusterConfig
 from danlu.kube.leader import LeaderElection, LeadershipLost
 from danlu.kube.resources import LEASES
 from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.fakes.kubernetes.clock import finish_requests
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
-    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
-        yield client
 
 
 class LeaderCandidate:

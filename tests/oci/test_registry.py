@@ -25,11 +25,6 @@ pytestmark = pytest.mark.anyio
 BIG = random.Random(7).randbytes(3 << 20)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def real_host() -> Iterator[str]:
     with debian_registry() as host:

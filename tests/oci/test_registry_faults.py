@@ -47,11 +47,6 @@ ME = RegistryCredentials("me", "secret")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def fake() -> AsyncIterator[FakeRegistry]:
     async with FakeRegistry() as registry:
         registry.put_blob("r", BIG)

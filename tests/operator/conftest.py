@@ -28,11 +28,6 @@ from tests.operator.permissions import USER
 _numbers = itertools.count(1)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def real_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A real API server, one per session."""

@@ -39,11 +39,6 @@ def resource(framework: Framework) -> Resource[Manifest]:
     return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Manifest)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def real_crds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with real_server(tmp_path_factory.mktemp("crds")) as server:

@@ -29,11 +29,6 @@ JOB = {"kind": "PyTorchJob", "metadata": {"name": "job"}}
 SECRET = "hunter2"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def pod() -> dict[str, Any]:
     labels = {"training.kubeflow.org/job-name": "job", "team": "a"}
     container = {"name": "pytorch", "env": [{"name": "TOKEN", "value": SECRET}]}

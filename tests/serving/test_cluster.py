@@ -44,11 +44,6 @@ DIGEST = "registry.example/team/digits@sha256:" + "1" * 64
 OTHER = "registry.example/team/digits@sha256:" + "2" * 64
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def model(**changes: Any) -> ModelDeployment:
     first = ModelDeployment("digits", "default", DIGEST, "digits:1", ("/usr/local/bin/serve",))
     return msgspec.structs.replace(first, **changes)

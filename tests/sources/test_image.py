@@ -35,11 +35,6 @@ AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 CONFIG = Configuration()
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def _no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -31,11 +31,6 @@ def waiting(reason: str, message: str = "") -> Manifest:
     return {"phase": "Pending", "containerStatuses": [{"name": "buildkitd", "state": state}]}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ``kubectl`` that stays connected."""

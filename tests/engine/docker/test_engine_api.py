@@ -26,11 +26,6 @@ UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\
 REQUEST = ExecRequest(("true",))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def render_frame(stream: int, data: bytes) -> bytes:
     return struct.pack(">B3xL", stream, len(data)) + data
 

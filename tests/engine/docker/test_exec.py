@@ -36,11 +36,6 @@ while [ ! -e end ]; do sleep 0.01; done
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerContainer:
     program = tmp_path / "podman"
     program.write_text(COMMAND_LINE.format(directory=tmp_path))

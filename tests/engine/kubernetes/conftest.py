@@ -11,11 +11,6 @@ from tests.fakes.pod_streams import serve_pod_streams
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def pod() -> AsyncIterator[EnvironmentPod]:
     """A pod whose programs run on this machine."""
     async with serve_pod_streams() as server, Client(server.access) as client:

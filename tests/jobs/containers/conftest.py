@@ -17,11 +17,6 @@ __all__ = ["home", "run_with_rig"]
 Contained = Callable[..., Any]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["root", "ordinary"])
 def run_with_rig(request: pytest.FixtureRequest, home: Path) -> Contained:
     """Run a coroutine function with a rig in a separate process, as root and as ordinary user."""

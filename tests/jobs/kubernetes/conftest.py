@@ -16,11 +16,6 @@ from tests.kube.servers import ApiServer, real_server
 _numbers = itertools.count(1)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def real_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A real API server, one per session."""

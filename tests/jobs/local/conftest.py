@@ -17,11 +17,6 @@ from tests.jobs.local.support import local_jobs, supervisors_of, until
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """A danlu home; what still runs in it at the end is ended."""
     home = tmp_path / "home"

@@ -218,6 +218,24 @@ def test_a_signal_before_the_program_starts_ends_the_container_at_once(
         assert first.wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_a_signal_is_not_lost_before_the_shell_has_started_the_program(
+    monkeypatch: pytest.MonkeyPatch, is_forked: bool
+) -> None:
+    first, copy = 10, 11
+    shell = ["/bin/sh", "-c", embedded.WAIT_SCRIPT_ONE_STREAM]
+    killed: list[int] = []
+    monkeypatch.setattr(container_processes, "find_container_init", lambda keeper: first)
+    monkeypatch.setattr(container_processes, "is_program_running", lambda keeper: True)
+    monkeypatch.setattr(container_processes, "read_cmdline", lambda process: shell)
+    monkeypatch.setattr(container_processes, "kill_container", killed.append)
+    monkeypatch.setattr(
+        "danlu.util.process_tree.child_pids", lambda process: [copy] if is_forked else []
+    )
+    assert not embedded.send_signal(1, signal.SIGINT)
+    assert killed == [1]
+
+
 def test_signal_that_the_caller_ignores_is_not_forwarded(
     run_in_namespace: Forked, home: Path
 ) -> None:

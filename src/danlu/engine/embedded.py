@@ -246,8 +246,13 @@ def send_signal(keeper: int, number: int) -> bool:
         return False
     script = _read_wait_script(first)
     if script:
+        programs = process_tree.child_pids(first)
+        # Before the shell has started the program the signal would be lost.
+        if not programs or any(map(_read_wait_script, programs)):
+            container_processes.kill_container(keeper)
+            return False
         # The waiting shell would drop it; its only child is the program.
-        for program in process_tree.child_pids(first):
+        for program in programs:
             processes = [program]
             if _is_init_command(program, script):
                 # A shell that waits for another program may react only when that has ended.

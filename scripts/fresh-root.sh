@@ -7,9 +7,8 @@
 #
 #   scripts/fresh-root.sh [--keep] [--demo-only | --quick | --sample] [root] [user] [page]
 #
-# All by default, side by side in a system each. With --sample (CI) the user runs only the tests of
-# what is different for an ordinary user, while root runs all tests; the framework example runs as
-# the user only.
+# All by default, side by side in a system each. With --sample (CI) root runs all tests; the user runs
+# `make demo`, the framework example, and the tests of what is different for an ordinary user.
 #
 # The new system uses the machine's network and its configuration of apt, pip and certificates, but
 # not danlu's store. Needs root and util-linux; installs mmdebstrap. Tests the committed state of the
@@ -30,7 +29,7 @@ for argument in "$@"; do
         --keep) keep=1 ;;
         --demo-only) root_goals=(demo) user_goals=(demo) ;;
         --quick) root_goals=(demo test-quick) user_goals=(demo test-quick) ;;
-        --sample) sample=1 user_goals=(demo test-ordinary-user) ;;
+        --sample) sample=1 root_goals=(test) user_goals=(demo test-ordinary-user) ;;
         root | user | page) parts+=("$argument") ;;
         *) sed -n '2,18s/^# \?//p' "$0" >&2; exit 2 ;;
     esac

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from danlu.assemble.assemble import assemble
-from danlu.assemble.targets import Target, TargetGraph, assemble_targets
+from danlu.assemble.assemble import Target, TargetGraph, assemble, assemble_targets
 from danlu.environment.lock import FunctionLock, LockedBase, LockedSystem
 from danlu.environment.types import ProjectDigests
 from danlu.graph.ops import AptInstall, Bootstrap, CopyImage, DebPackage, Exec, Platform

@@ -1,4 +1,4 @@
-"""A Debian base contains exactly the locked packages."""
+"""A Debian base, and packages on it, contain exactly what is locked."""
 
 from __future__ import annotations
 
@@ -51,12 +51,15 @@ echo = ; ls -ld /tmp /root /run/lock | cut -c1-10
 echo = ; apt-mark showmanual
 echo = ; apt-mark showauto
 echo = ; apt-get check && apt-get --dry-run autoremove
+echo = ; id sshd; id messagebus; stat -c %a /usr/bin/sudo
 """
+#: With users, services, triggers, alternatives, set-id files and questions of debconf.
+PACKAGES = ("git", "openssh-server", "dbus", "sudo", "tzdata", "fontconfig")
 
 
 @pytest.fixture(scope="module")
 def bootstrap_result(make: Make) -> dict[str, Any]:
-    return make("git", script=SCRIPT)
+    return make(*PACKAGES, script=SCRIPT)
 
 
 def split_output(made: dict[str, Any]) -> list[list[str]]:
@@ -97,12 +100,24 @@ def test_the_base_is_neutral(bootstrap_result: dict[str, Any]) -> None:
 
 
 def test_dependencies_are_marked_as_automatic(bootstrap_result: dict[str, Any]) -> None:
-    manual, auto, check = split_output(bootstrap_result)[3:]
-    assert "git" in manual
+    manual, auto, check = split_output(bootstrap_result)[3:6]
+    assert {"git", "sudo", "dbus"} <= set(manual)
     assert "libcurl3-gnutls" in auto
     assert "git" not in auto
     assert any("0 to remove" in line for line in check)
     assert bootstrap_result["code"] == 0
+
+
+def test_users_and_set_id_files_are_right(bootstrap_result: dict[str, Any]) -> None:
+    sshd, messagebus, mode = split_output(bootstrap_result)[6]
+    assert "(sshd)" in sshd
+    assert "(messagebus)" in messagebus
+    assert mode == "4755"
+
+
+def test_no_service_is_started_and_no_key_created(bootstrap_result: dict[str, Any]) -> None:
+    assert not [name for name in bootstrap_result["files"][1] if "ssh_host_" in name]
+    assert not [line for line in bootstrap_result["log"] if "Starting" in line]
 
 
 def test_a_layer_contains_no_volatile_and_no_host_files(
@@ -121,7 +136,8 @@ def test_a_layer_contains_no_volatile_and_no_host_files(
     }
     assert everything & gone == set()
     assert not [name for name in everything if name.endswith((".bin", ".deb", "_Packages"))]
-    assert {name for name in everything if name.startswith("run/")} == {"run/lock"}
+    base = bootstrap_result["files"][0]
+    assert {name for name in base if name.startswith("run/")} == {"run/lock"}
 
 
 @pytest.mark.slow
@@ -129,7 +145,7 @@ def test_second_bootstrap_is_identical_and_needs_no_network(
     make: Make, bootstrap_result: dict[str, Any]
 ) -> None:
     again = make(
-        "git",
+        *PACKAGES,
         offline=True,
         umask=0o077,
         http_proxy="http://127.0.0.1:9",

@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from danlu.builder.embedded import build as embedded
-from danlu.builder.embedded.build import prefetch_wheels, preload_http_client, solve
-from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.build import list_unsolved, prefetch_wheels, preload_http_client, solve
 from danlu.builder.embedded.context import SolveRequest
 from danlu.environment.types import PythonPackages
 from danlu.errors import ChecksumError, MachineError, OutsideError

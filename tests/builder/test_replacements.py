@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.builder.embedded.replacements import reject_replacements
+from danlu.builder.embedded.collisions import reject_replacements
 from danlu.errors import UsageError
 from danlu.oci.digest import DiffId
 from danlu.store import Layer

@@ -10,7 +10,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.build import list_unsolved
 from danlu.builder.embedded.context import (
     OpContext,
     OpOutput,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.builder.embedded.build import require_subordinate_ids
-from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.build import list_unsolved, require_subordinate_ids
 from danlu.errors import MachineError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import AptInstall, Bootstrap, Exec, FileEntry, Files, Op, Platform

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from danlu.cli import command_stamp
-from danlu.cli.build_stamp import answer_repeated_build
-from danlu.cli.command_stamp import write_stamp
+from danlu.cli.command_stamp import answer_repeated_build, write_stamp
 from danlu.store import Store
 
 BUILD = ["build", "-t", "demo"]

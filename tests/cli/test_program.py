@@ -425,7 +425,7 @@ def test_failure_of_the_disk_has_the_hint_that_fits(
     assert hint in result.err
 
 
-@pytest.mark.parametrize("module", ["danlu.cli.build_stamp", "danlu.cli.program"])
+@pytest.mark.parametrize("module", ["danlu.cli.command_stamp", "danlu.cli.program"])
 def test_interrupt_is_reported_while_the_program_is_loaded(module: str) -> None:
     program = (
         "import sys\n"

@@ -237,11 +237,12 @@ class RecordedBuild:
     def build(self) -> None:
         """Store a layer and a record for every vertex, and record the build."""
         from danlu.assemble.assemble import assemble
-        from danlu.builder.embedded.cache_keys import definition_key, stack_key
         from danlu.builder.embedded.context import (
             VertexResult,
+            definition_key,
             make_cached_result,
             merge_results,
+            stack_key,
         )
         from danlu.graph.ops import Merge
 

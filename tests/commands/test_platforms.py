@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
-from danlu.builder.embedded.build import find_foreign_step
-from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.build import find_foreign_step, list_unsolved
 from danlu.commands.build import build
 from danlu.commands.build_request import (
     BuildOptions,

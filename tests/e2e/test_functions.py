@@ -499,6 +499,7 @@ def test_include_through_git_with_a_ref(project: Project, tmp_path: Path) -> Non
     assert first in (project.directory / "danlu.lock").read_text()
 
 
+@pytest.mark.slow
 def test_dev_brings_its_tools(project: Project) -> None:
     project.write(base='    base(os="debian12", dev=True)\n')
     for tool in ("git", "curl", "tini", "make", "less"):

@@ -331,6 +331,7 @@ def test_an_r_package_that_cannot_be_had_is_refused_with_the_reason(
     assert not (project.directory / "danlu.lock").exists()
 
 
+@pytest.mark.slow
 def test_a_cran_mirror_that_is_down_is_named_without_its_password(project: Project) -> None:
     project.write(
         'config.cran_mirror(url="http://ada:hunter2@127.0.0.1:9")',

@@ -203,6 +203,7 @@ def test_a_lock_gives_the_same_image_under_each_setting(
         assert versions["limited"] == "1.0"
 
 
+@pytest.mark.slow
 def test_what_restricted_a_package_is_named_until_the_package_changes(
     project: SettingsProject,
 ) -> None:

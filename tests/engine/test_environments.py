@@ -33,6 +33,7 @@ from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
 from danlu.engine.procfs import find_namespace_members
 from danlu.store import Store
 from danlu.util.danlu_program import CONTEXT_VARIABLE
+from danlu.util.process_tree import child_pids
 from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.conftest import Danlu
 from tests.engine.kubernetes.clusters import cluster_variables
@@ -312,6 +313,19 @@ def test_a_program_that_nobody_reads_ends(danlu: Danlu, project: Path, box_home:
     assert client.wait(60)
     # BusyBox may run it in the process of a shell.
     wait_for(lambda: not any("yes" in command.split() for command in list_commands(danlu, project)))
+
+
+def test_programs_that_end_are_reaped(danlu: Danlu, project: Path) -> None:
+    environment = start(danlu, project)
+    run_inside(danlu, project, "sleep 0.1 & true")
+    run_inside(danlu, project, "true")
+    supervisor = int(environment.lock.read_text())
+
+    def has_zombies() -> bool:
+        files = [Path(f"/proc/{pid}/stat") for pid in child_pids(supervisor)]
+        return any(") Z " in file.read_text() for file in files if file.exists())
+
+    wait_for(lambda: not has_zombies())
 
 
 # A program on another machine outlives the client, as with ssh itself.

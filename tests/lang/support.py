@@ -10,9 +10,8 @@ import pytest
 from danlu.environment.types import Environment
 from danlu.errors import BuildFileError
 from danlu.lang.evaluation import build_environment, evaluate
-from danlu.lang.loader import CachingLoader, RepositoryContent
 from danlu.lang.protocol import EvaluationLimits
-from danlu.lang.source_files import SourceFiles
+from danlu.lang.source_files import CachingLoader, RepositoryContent, SourceFiles
 
 COMMIT = "c0ffee" + "0" * 34
 

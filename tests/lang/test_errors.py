@@ -7,7 +7,7 @@ import pytest
 from danlu.environment.requirements import requested_python_version
 from danlu.errors import BuildFileError, DanluError, UsageError
 from danlu.lang.evaluation import evaluate
-from danlu.lang.loader import RepositoryContent
+from danlu.lang.source_files import RepositoryContent
 from tests.lang.support import InMemoryLoader, body, finding, get_marked_text
 
 # (a call, what the message says, what is marked, a word of the hint)

@@ -18,10 +18,9 @@ from danlu.environment.types import Environment
 from danlu.errors import BuildFileError, DanluError
 from danlu.lang.evaluation import build_environment, evaluate
 from danlu.lang.functions.steps import RunStep
-from danlu.lang.loader import CachingLoader, RepositoryContent
 from danlu.lang.protocol import EvaluationLimits
 from danlu.lang.python import evaluate_python
-from danlu.lang.source_files import SourceFiles
+from danlu.lang.source_files import CachingLoader, RepositoryContent, SourceFiles
 from danlu.lang.subprocess_eval import evaluate_in_child
 from tests.lang.support import InMemoryLoader, envd, finding, get_marked_text, python
 

@@ -282,6 +282,7 @@ async def test_an_operator_killed_while_it_creates_a_hundred_pods_creates_exactl
 
 
 @pytest.mark.real
+@pytest.mark.slow
 async def test_a_leader_that_is_killed_is_replaced_within_the_lease(
     fake_site_in_time: OperatorNamespace,
 ) -> None:

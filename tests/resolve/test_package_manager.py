@@ -6,7 +6,7 @@ import pytest
 
 from danlu.environment.lock import LockedBase, LockedImage
 from danlu.errors import ResolveError
-from danlu.resolve.package_manager import require_apt
+from danlu.resolve.system import require_apt
 
 IMAGE = LockedImage("registry.example/team:1", "sha256:" + "0" * 64)
 

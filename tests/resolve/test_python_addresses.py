@@ -11,7 +11,7 @@ import pytest
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage, LockedPython
 from danlu.environment.types import BaseSystem, Environment, PythonPackages
 from danlu.errors import OutsideError
-from danlu.resolve.python.packages import find_file_urls
+from danlu.resolve.python.file_urls import find_file_urls
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import Pin, locate_urls

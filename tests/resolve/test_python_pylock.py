@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage, LockedPython
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, UsageError
+from danlu.resolve.python.lock_files import find_conflicts
 from danlu.resolve.python.pylock import (
     check_pylock_name,
     export_pylock,
@@ -18,7 +19,6 @@ from danlu.resolve.python.pylock import (
     import_pylock,
 )
 from danlu.resolve.python.requirements import DeclaredRequirements, collect_requirements
-from danlu.resolve.python.resolver import find_conflicts
 from danlu.sources.pypi.platform_target import PlatformTarget
 
 DEBIAN = PlatformTarget("3.11.2", "glibc 2.36")

@@ -84,7 +84,7 @@ class StandaloneLocker:
             config=Configuration(mirrors={"python": MirrorConfig(urls=self.urls)}),
             platform=self.platform,
             store=cast(Any, None),
-            build_system=cast(Any, None),
+            run_in_system=cast(Any, None),
             offline=self.offline,
             upgrade=self.upgrade,
         )

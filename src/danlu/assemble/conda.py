@@ -1,10 +1,11 @@
-"""Vertices for conda: a layer for each package."""
+"""Vertices for conda packages, each a layer, and for a standalone build of Python."""
 
 from __future__ import annotations
 
 from danlu.assemble.python import group_small_packages, is_crowded
+from danlu.environment.archives import LockedArchive, make_archive_vertex
 from danlu.environment.conda import CondaPackages, has_conda
-from danlu.environment.image_layout import CONDA_PREFIX
+from danlu.environment.image_layout import CONDA_PREFIX, STANDALONE_PYTHON
 from danlu.environment.lock import FunctionLock, LockedConda, LockedCondaPackage
 from danlu.environment.requirements import list_all_conda_packages
 from danlu.environment.types import Environment
@@ -59,3 +60,28 @@ def _make_vertex(
 
 def _find_spans(declared: tuple[CondaPackages, ...]) -> tuple[Span, ...]:
     return tuple(sorted({item.span for item in declared if item.span.line}))
+
+
+#: What builds record about the machine they were made on. Installers of packages with C code read
+#: it: uv corrects the same values when it installs such a build.
+_SYSCONFIG = "lib/python3*/_sysconfigdata_*.py"
+_SUBSTITUTIONS = (
+    (_SYSCONFIG, "'/install", f"'{STANDALONE_PYTHON}"),
+    (_SYSCONFIG, "=/install", f"={STANDALONE_PYTHON}"),
+    (_SYSCONFIG, "'clang++", "'c++"),
+    (_SYSCONFIG, "'clang", "'cc"),
+    (_SYSCONFIG, "'llvm-ar", "'ar"),
+    ("lib/pkgconfig/*.pc", "prefix=/install", f"prefix={STANDALONE_PYTHON}"),
+)
+
+
+def make_interpreter_vertex(archive: LockedArchive, span: Span | None) -> Vertex:
+    """Return a vertex with the interpreter below :data:`STANDALONE_PYTHON`."""
+    return make_archive_vertex(
+        archive,
+        STANDALONE_PYTHON,
+        strip_components=1,
+        substitute=_SUBSTITUTIONS,
+        branch="python",
+        spans=(span,) if span else (),
+    )

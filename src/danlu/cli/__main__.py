@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer_repeated_command(arguments: Sequence[str]) -> int | None:
     """Return the exit code of a command that needs nothing but its stamp; None for others."""
-    from danlu.cli.build_stamp import answer_repeated_build
+    from danlu.cli.command_stamp import answer_repeated_build
 
     if answer_repeated_build(arguments):
         return 0

@@ -20,10 +20,9 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from danlu.assemble.targets import Target, assemble_targets
+from danlu.assemble.assemble import Target, assemble_targets
 from danlu.builder.embedded import build as embedded
-from danlu.builder.embedded.build import find_foreign_step, require_subordinate_ids
-from danlu.builder.embedded.cache_keys import list_unsolved
+from danlu.builder.embedded.build import find_foreign_step, list_unsolved, require_subordinate_ids
 from danlu.builder.embedded.context import SolveRequest
 from danlu.commands import build_cache, maintenance
 from danlu.commands.build_request import BuildOutcome, BuildRequest, choose_platform, last_build_key
@@ -79,7 +78,7 @@ def solve(request: BuildRequest, environment: Environment, store: Store) -> Iter
     Nothing is collected from ``store`` until the block ends.
     """
     lock_request = make_lock_request(request, environment)
-    with store.lease(), ExitStack() as running, ExitStack() as updating:
+    with ExitStack() as updating, store.lease():
         if (
             not _is_locked(lock_request)
             and not request.options.frozen
@@ -99,10 +98,14 @@ def solve(request: BuildRequest, environment: Environment, store: Store) -> Iter
         # Before any thread or event loop: a process with threads cannot enter a user namespace.
         userns.enter(request.settings.paths)
         maintenance.start_sweep(store, request.settings)
-        if plan is not None:
-            plan = _start_plan(plan, request, store, running)
-        _require_ids(plan, lock_request)
-        outcome = anyio.run(_lock_and_solve, request, lock_request, plan, store, running, updating)
+        with ExitStack() as running:
+            if plan is None:
+                _require_ids(lock_request)
+            else:
+                plan = _prepare_plan(plan, request, store, running)
+            outcome = anyio.run(
+                _lock_and_solve, request, lock_request, plan, store, running, updating
+            )
         # Takes progress off the screen: what follows may be a program that uses the terminal.
         request.progress(Ended(time.monotonic() - request.started))
         yield outcome
@@ -119,12 +122,17 @@ def _list_lock_requests(lock_request: LockRequest) -> tuple[LockRequest, ...]:
     return (*tools, *lock_request.all_targets)
 
 
-def _start_plan(
+def _prepare_plan(
     plan: BuildPlan, request: BuildRequest, store: Store, running: ExitStack
 ) -> BuildPlan:
-    """Return the plan with what has no record, and start to fetch it until ``running`` ends."""
+    """Return the plan with what has no record, and start to fetch it until ``running`` ends.
+
+    Raises :class:`MachineError` if this machine cannot build it.
+    """
     paths, config = request.settings.paths, request.settings.config
     unsolved = list_unsolved(plan.graph, store, fresh=plan.request.fresh)
+    require_subordinate_ids(unsolved)
+    _require_emulation(plan.graph, unsolved)
     embedded.preload_http_client(unsolved, plan.request, paths)
     prefetch = embedded.prefetch_wheels(
         unsolved, plan.request, store=store, paths=paths, config=config
@@ -132,14 +140,11 @@ def _start_plan(
     return replace(plan, unsolved=unsolved, prefetched=running.enter_context(prefetch))
 
 
-def _require_ids(plan: BuildPlan | None, lock_request: LockRequest) -> None:
+def _require_ids(lock_request: LockRequest) -> None:
     """Raise :class:`MachineError` if the build needs subordinate ids that the account lacks.
 
-    Checked before anything is resolved or downloaded.
+    Checked before anything is resolved.
     """
-    if plan is not None:
-        require_subordinate_ids(plan.unsolved)
-        return
     for environment in (item.environment for item in lock_request.all_targets):
         if environment.base.os:
             userns.require_ids(f"base(os={environment.base.os!r})")
@@ -227,7 +232,7 @@ async def _lock_and_solve(
 ) -> BuildOutcome:
     """Update the lock unless there is a plan already, solve the graph, and cache the result.
 
-    ``updating`` is closed when the lock is written.
+    ``updating`` is closed when the lock is written; ``running`` is as for :func:`_prepare_plan`.
     """
     async with _open_builder(request, lock_request, store) as buildkit:
         if buildkit is not None and (plan is None or _has_layers_to_make(plan)):
@@ -238,9 +243,8 @@ async def _lock_and_solve(
             changes = (await update_lock(_list_lock_requests(lock_request), store)).lines
             updating.close()
             plan = make_build_plan(request, lock_request)
-            plan = _start_plan(plan, request, store, running)
-        _require_emulation(plan)
-        result = await embedded.build(
+            plan = _prepare_plan(plan, request, store, running)
+        image, vertices = await embedded.build(
             plan.graph,
             plan.request,
             store=store,
@@ -251,11 +255,11 @@ async def _lock_and_solve(
             prefetched=plan.prefetched,
             make_sandbox=None if buildkit is None else buildkit.connect,
         )
-        _record_result(lock_request, plan.graph, store, result.image)
+        _record_result(lock_request, plan.graph, store, image)
         if buildkit is not None:
             await buildkit.export_cache(request.options.cache_to)
     runtime = lock_request.environment.runtime_settings()
-    return BuildOutcome(result.image, runtime, result.vertices, changes)
+    return BuildOutcome(image, runtime, vertices, changes)
 
 
 def _has_layers_to_make(plan: BuildPlan) -> bool:
@@ -264,13 +268,12 @@ def _has_layers_to_make(plan: BuildPlan) -> bool:
     return any(not op.reads_inputs and not isinstance(op, Merge) for op in ops)
 
 
-def _require_emulation(plan: BuildPlan) -> None:
+def _require_emulation(graph: Graph, unsolved: tuple[Vertex, ...]) -> None:
     """Raise :class:`MachineError` if a step executes programs that this machine cannot execute."""
-    platform = plan.graph.platform
-    vertex = find_foreign_step(plan.graph, plan.unsolved) if is_foreign(platform) else None
+    vertex = find_foreign_step(graph, unsolved) if is_foreign(graph.platform) else None
     if vertex is not None:
         try:
-            require_emulation(platform, vertex.name)
+            require_emulation(graph.platform, vertex.name)
         except MachineError as error:
             error.span = vertex.spans[0] if vertex.spans else None
             raise

@@ -291,7 +291,7 @@ def _check_export(request: LockRequest, path: Path) -> None:
 
 async def _export_pylock(request: LockRequest, path: Path) -> str:
     """Return the ``pylock.toml`` of the lock; write it to ``path`` unless that is stdout."""
-    from danlu.resolve.python.packages import find_file_urls
+    from danlu.resolve.python.file_urls import find_file_urls
     from danlu.resolve.python.pylock import export_pylock, files_outside
 
     project, paths, lock = request.project, request.settings.paths, request.section
@@ -396,7 +396,7 @@ def _find_similar_lock(request: LockRequest) -> FunctionLock | None:
 
 
 def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
-    from danlu.builder.embedded.build import solve_system
+    from danlu.builder.embedded.build import run_in_system
     from danlu.builder.embedded.context import SolveRequest
     from danlu.resolve.context import ResolveContext
 
@@ -409,8 +409,8 @@ def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
         config=settings.config,
         platform=request.platform,
         store=store,
-        build_system=partial(
-            solve_system,
+        run_in_system=partial(
+            run_in_system,
             request.environment,
             tools=request.host.section if is_foreign(request.platform) else None,
             request=SolveRequest(directory, offline=request.offline),
@@ -418,11 +418,11 @@ def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
             paths=settings.paths,
             config=settings.config,
             progress=progress,
+            on_line=lambda line: progress(Log("", "resolve", line, time.monotonic() - started)),
         ),
         offline=request.offline,
         upgrade=request.upgrade,
         upgrade_all=request.upgrade_all,
-        on_output=lambda line: progress(Log("", "resolve", line, time.monotonic() - started)),
         report=lambda text: progress(Message(text, time.monotonic() - started)),
     )
 

@@ -32,7 +32,7 @@ from danlu.graph.ops import CopyContext
 from danlu.graph.progress import Message
 from danlu.graph.types import Graph, Vertex
 from danlu.oci.digest import sha256
-from danlu.resolve.python.packages import collect_indexes
+from danlu.resolve.python.request import collect_indexes
 from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount

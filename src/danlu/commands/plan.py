@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from danlu.assemble.assemble import assemble
-from danlu.assemble.targets import Target, assemble_targets
+from danlu.assemble.assemble import Target, assemble, assemble_targets
 from danlu.commands.build_request import choose_platform, last_build_key
 from danlu.commands.plan_status import VertexForecast
 from danlu.environment.lock import LockedSetting

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
-from danlu.builder.embedded.cache_keys import definition_key, stack_key
-from danlu.builder.embedded.context import VertexResult, make_cached_result, merge_results
+from danlu.builder.embedded.context import (
+    VertexResult,
+    definition_key,
+    make_cached_result,
+    merge_results,
+    stack_key,
+)
 from danlu.environment.package_names import requirement_name
 from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex

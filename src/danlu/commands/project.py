@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from danlu.environment.lock import Lock
     from danlu.environment.types import Environment, ProjectDigests
     from danlu.graph.progress import Progress
-    from danlu.lang.loader import RepositoryContent
+    from danlu.lang.source_files import RepositoryContent
     from danlu.sources.file_digests import FileDigests
 
 #: The names of build files, in order of preference.

@@ -19,6 +19,8 @@ from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from danlu.util.suggest import suggest_name
 
+_PR_SET_CHILD_SUBREAPER = 36
+
 
 class EnvironmentEngine(Protocol):
     """Starts containers of environments, for their supervisors."""
@@ -38,8 +40,13 @@ class EnvironmentEngine(Protocol):
 def _open_embedded_engine(
     paths: Paths, config: Configuration, restarted: AttachedContainer | None
 ) -> EnvironmentEngine:
+    import ctypes
+
     from danlu.engine.embedded_environment import EmbeddedEngine
 
+    # Programs whose parent has ended become our children, where they are found and ended. Nobody
+    # would wait for those of other engines, such as Podman's conmon.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return EmbeddedEngine(paths, config)
 
 

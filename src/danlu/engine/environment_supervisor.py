@@ -7,7 +7,6 @@ writable layer stays.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -67,7 +66,6 @@ from danlu.util.rotating_log import RotatingLog
 _DISK_HINT = "free some space; what was written before stays"
 _SUPERVISOR = "the supervisor of the environment"
 _INIT_LOG_BYTES = 1 << 20
-_PR_SET_CHILD_SUBREAPER = 36
 #: Programs that users started get this long to end when the environment is stopped.
 DEFAULT_GRACE = 10.0
 #: The state is written again this often, in seconds, while the disk is full.
@@ -360,8 +358,6 @@ def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | N
     for descriptor in (ready, lock):
         # A program of the environment with a copy of `lock` would count as its supervisor.
         os.set_inheritable(descriptor, False)
-    # Programs whose parent has ended become our children, where they are found and ended.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     environment = EnvironmentDirectory(Path(directory))
 
     def report(result: SupervisorResponse) -> None:

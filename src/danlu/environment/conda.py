@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from danlu.environment.image_layout import CONDA_PREFIX
 from danlu.environment.types import Declaration, PythonInterpreter, UvTool
-from danlu.graph.digest import digest_of
 from danlu.graph.ops import FileEntry
+from danlu.graph.types import digest_of
 from danlu.util.urls import strip_credentials
 
 if TYPE_CHECKING:

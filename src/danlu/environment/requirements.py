@@ -29,8 +29,8 @@ from danlu.environment.types import (
     PythonPackages,
     UvTool,
 )
-from danlu.graph.digest import digest_of
 from danlu.graph.ops import Platform
+from danlu.graph.types import digest_of
 from danlu.util.urls import strip_credentials
 
 #: The source of ``pip``, which is in every environment that has a Python.

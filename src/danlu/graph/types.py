@@ -1,15 +1,35 @@
-"""The build graph: vertices that carry ops, and the graph of a whole build."""
+"""The build graph: vertices that carry ops, the graph of a whole build, and digests of both."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import msgspec
 
 from danlu.errors import Span
-from danlu.graph.digest import digest_of, op_fields
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import Op, Platform
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return ``value`` (structs, dataclasses, tuples, texts, numbers) as JSON with sorted keys."""
+    return _encoder.encode(value)
+
+
+def digest_of(value: Any) -> str:
+    """Return ``sha256:…`` of the canonical JSON of ``value``."""
+    return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def op_fields(op: Op) -> dict[str, Any]:
+    """Return an op with its name and version: the part of it that its digest covers."""
+    return {"kind": op.op_name(), "version": op.op_version, "op": op}
 
 
 @dataclass(frozen=True)

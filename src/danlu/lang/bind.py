@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from danlu.environment.types import Environment
 from danlu.errors import Span
 from danlu.lang.arg_types import BUILD_FUNCTION, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
-from danlu.lang.environment_builder import EnvironmentBuilder
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.functions import FUNCTIONS
 from danlu.lang.protocol import FunctionCall, SourceCalls
 from danlu.lang.source_files import SourceFiles, find_definition

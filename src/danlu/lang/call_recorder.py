@@ -10,9 +10,8 @@ from types import CodeType, FrameType, FunctionType
 
 from danlu.errors import UsageError
 from danlu.lang.arg_types import FunctionValue
-from danlu.lang.loader import CachingLoader
 from danlu.lang.protocol import CallFrame, FunctionCall
-from danlu.lang.source_files import SourceFiles
+from danlu.lang.source_files import CachingLoader, SourceFiles
 
 _ACTIVE: ContextVar[CallRecorder | None] = ContextVar("danlu_recorder", default=None)
 

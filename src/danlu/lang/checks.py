@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from danlu.environment.types import PythonInterpreter
 from danlu.errors import Span
 from danlu.lang.arg_types import CallError
-from danlu.lang.environment_builder import EnvironmentBuilder
+from danlu.lang.build_function import EnvironmentBuilder
 from danlu.util.urls import mask_credentials
 
 _DATA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

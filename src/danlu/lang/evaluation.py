@@ -12,9 +12,8 @@ from danlu.errors import UsageError
 from danlu.lang.bind import declare_targets
 from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.error_messages import translate_failure
-from danlu.lang.loader import CachingLoader, SourceLoader
 from danlu.lang.protocol import EvaluationLimits, EvaluationResult, SourceCalls
-from danlu.lang.source_files import SourceFiles
+from danlu.lang.source_files import CachingLoader, SourceFiles, SourceLoader
 from danlu.lang.source_targets import connect_sources
 from danlu.lang.subprocess_eval import evaluate_in_child, has_one_thread
 from danlu.util.fork import run_in_child

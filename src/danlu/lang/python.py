@@ -28,7 +28,6 @@ from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.call_recorder import CallRecorder, locate_instruction
 from danlu.lang.error_messages import missing_file_error, missing_function_error
 from danlu.lang.functions import FUNCTIONS
-from danlu.lang.loader import CachingLoader
 from danlu.lang.protocol import (
     PYTHON_LIMITS,
     CallFrame,
@@ -37,7 +36,7 @@ from danlu.lang.protocol import (
     SourceCalls,
 )
 from danlu.lang.python_namespace import LANGUAGE, UnknownNameError
-from danlu.lang.source_files import SourceFiles, find_definition, normalize_newlines
+from danlu.lang.source_files import CachingLoader, SourceFiles, find_definition, normalize_newlines
 from danlu.lang.source_targets import (
     SourceTarget,
     TooManyTargets,

@@ -19,8 +19,7 @@ from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError
 from danlu.graph.ops import FileEntry, Files, Platform, Unresolved
 from danlu.graph.types import Vertex
 from danlu.lang.arg_types import TEXT, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
-from danlu.lang.environment_builder import EnvironmentBuilder
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.util.deb_version import release_version
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+){0,3}")

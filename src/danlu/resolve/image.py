@@ -15,7 +15,7 @@ from danlu.errors import OutsideError, ResolveError, UsageError
 from danlu.graph.image_config import parse_image_config
 from danlu.oci.digest import Digest
 from danlu.resolve.context import ResolveContext
-from danlu.resolve.package_manager import require_apt
+from danlu.resolve.system import require_apt
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import SYSTEM_PATH, ProcessSpec, RootFilesystem
 from danlu.sources.image import (

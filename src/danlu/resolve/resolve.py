@@ -36,10 +36,45 @@ from danlu.environment.types import Environment, PipIndex, ProjectDigests, UvToo
 from danlu.errors import DanluError, OutsideError, ResolveError, Span, UsageError
 from danlu.graph.ops import DebPackage
 from danlu.lang.functions import LOCK_SECTIONS
-from danlu.resolve.context import ProblemCollector, ResolveContext
+from danlu.resolve.context import ResolveContext
 
 # The resolvers of the sections are imported where they are used: adding a package to a locked
 # environment is measured in tenths of a second, and must not load apt, OCI and sandbox code.
+
+
+class _ProblemCollector:
+    """Collects what is wrong with a build file, so that one error lists all of it.
+
+    Failures of the network or the machine are not collected: they end the resolution.
+    """
+
+    def __init__(self) -> None:
+        self._errors: list[UsageError] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep a :class:`UsageError` of the block for :meth:`raise_all`."""
+        try:
+            yield
+        except UsageError as error:
+            self._errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raise the error, or one that lists all errors in the order of the file."""
+        if not self._errors:
+            return
+        errors = sorted(self._errors, key=lambda error: error.span.line if error.span else 0)
+        if len(errors) == 1:
+            raise errors[0]
+        details: list[str] = []
+        for error in errors:
+            details.append(f"{error.span}: {error.message}" if error.span else error.message)
+            details += [f"    {line}" for line in error.details]
+            if error.hint:
+                details.append(f"    hint: {error.hint}")
+        raise ResolveError(
+            f"{len(errors)} problems", span=errors[0].span, details=tuple(details)
+        ) from errors[0]
 
 
 @contextmanager
@@ -70,7 +105,7 @@ async def resolve(
 
         confine_apt_source(environment.apt_source, context.project)
     base = await _lock_base(environment, old, context)
-    problems = ProblemCollector()
+    problems = _ProblemCollector()
     conda: LockedConda | None = None
     with problems.collect():
         conda = await _lock_conda(environment, old, base, inputs, context)
@@ -279,8 +314,7 @@ async def _lock_system(
     names = tuple(sorted({*list_system_packages(environment), *interpreter, *pinned}))
     if not names:
         return LockedSystem(inputs=wanted)
-    from danlu.resolve.package_manager import require_apt
-    from danlu.resolve.system import resolve_system
+    from danlu.resolve.system import require_apt, resolve_system
 
     try:
         require_apt(base, names)
@@ -337,7 +371,7 @@ async def _lock_sections(
     old: FunctionLock | None,
     base: LockedBase,
     context: ResolveContext,
-    problems: ProblemCollector,
+    problems: _ProblemCollector,
 ) -> dict[str, tuple[msgspec.Struct, ...]]:
     """Return the pins of all build functions that own a section of the lock."""
     sections: dict[str, tuple[msgspec.Struct, ...]] = {}
@@ -383,7 +417,7 @@ async def _lock_packages(
             package_settings=old.package_settings,
             packages_inputs=wanted,
         )
-    from danlu.resolve.python.packages import resolve_packages
+    from danlu.resolve.python.resolver import resolve_packages
 
     kept: tuple[LockedPackage, ...] = ()
     if old and not context.upgrade_all:

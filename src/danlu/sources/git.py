@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.errors import MachineError, OutsideError, TemporaryError, UsageError
-from danlu.lang.loader import RepositoryContent
+from danlu.lang.source_files import RepositoryContent
 from danlu.util.files import remove_tree
 from danlu.util.locks import file_lock
 from danlu.util.urls import strip_credentials

@@ -379,6 +379,23 @@ def test_dynamic_forward_reaches_a_port(host: SshHost) -> None:
             assert send_and_receive(connection, b"through") == b"through"
 
 
+def test_a_stream_to_a_port_ends_although_its_server_ends_first(host: SshHost) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with host.start("-W", f"127.0.0.1:{port}", host.name) as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            try:
+                connection, _ = server.accept()
+                connection.sendall(b"answer")
+                connection.close()
+                assert client.stdout.read() == b"answer"
+                client.stdin.close()
+                assert client.wait(LIMIT) == 0
+            finally:
+                client.kill()
+
+
 @pytest.mark.parametrize("kind", ["-L", "-R"])
 def test_unix_socket_forward_carries_all_bytes(host: SshHost, kind: str, tmp_path: Path) -> None:
     data = os.urandom(1 << 20) * 4

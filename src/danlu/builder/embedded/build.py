@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from danlu.assemble.assemble import assemble_system
-from danlu.builder.embedded.cache_keys import LAYER_FORMAT, list_unsolved
 from danlu.builder.embedded.context import (
+    LAYER_FORMAT,
     OpContext,
     SolveRequest,
-    SolveResult,
     StepRunner,
     TransferReport,
     VertexReport,
     VertexResult,
+    definition_key,
     extend_environment,
 )
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import MachineError
-from danlu.graph.digest import digest_of
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import (
     CondaPackage,
     ForeignAptInstall,
     ForeignBootstrap,
     HttpFile,
+    Merge,
     UnpackArchive,
     Wheel,
     parse_platform,
 )
 from danlu.graph.progress import Message, Progress
-from danlu.graph.types import Graph, Vertex
+from danlu.graph.types import Graph, Vertex, digest_of
 from danlu.oci.image import make_image
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import require_emulation
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from danlu.environment.lock import FunctionLock
     from danlu.environment.types import Environment
     from danlu.oci.digest import DiffId
-    from danlu.store import Layer, Store, StoredImage
+    from danlu.sandbox.types import Mount
+    from danlu.store import Store, StoredImage
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
@@ -72,6 +73,30 @@ def _image_key(graph: Graph, request: SolveRequest) -> str:
     return digest_of(["image", LAYER_FORMAT, graph.digest, names, request.metadata])
 
 
+def list_unsolved(graph: Graph, store: Store, *, fresh: bool = False) -> tuple[Vertex, ...]:
+    """Return the vertices that no record answers for, without what is below recorded ones.
+
+    With ``fresh`` there are no records. Ops that read the stack below are among them: their records
+    are found when that is solved.
+    """
+    unsolved: list[Vertex] = []
+    seen: set[str] = set()
+    pending = [graph.root]
+    with store.reading():
+        while pending:
+            vertex = pending.pop()
+            if vertex.digest in seen:
+                continue
+            seen.add(vertex.digest)
+            key = definition_key(vertex)
+            is_cached = key is not None and not fresh and store.record(key) is not None
+            if not is_cached:
+                unsolved.append(vertex)
+            if not is_cached or isinstance(vertex.op, Merge):
+                pending.extend(reversed(vertex.inputs))
+    return tuple(unsolved)
+
+
 async def build(
     graph: Graph,
     request: SolveRequest,
@@ -83,8 +108,10 @@ async def build(
     unsolved: Sequence[Vertex] | None = None,
     prefetched: WheelPrefetch | None = None,
     make_sandbox: MakeSandbox | None = None,
-) -> SolveResult:
-    """Build ``graph`` and put the image in ``store``; the caller holds a lease.
+) -> tuple[StoredImage, tuple[VertexReport, ...]]:
+    """Build ``graph``, put the image in ``store``, and return it with a report for each vertex.
+
+    The caller holds a lease.
 
     The other arguments are as in :func:`solve`. The process must be root of its namespaces
     (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises;
@@ -107,7 +134,7 @@ async def build(
     diff_ids = [layer.diff_id for layer in result.stack]
     image = store.put_image(data, diff_ids, names=request.names, metadata=dict(request.metadata))
     store.put_record(_image_key(graph, request), {"config": image.digest}, layers=diff_ids)
-    return SolveResult(image, result.stack, reports)
+    return image, reports
 
 
 async def solve(
@@ -232,9 +259,12 @@ def prefetch_wheels(
         yield prefetch
 
 
-async def solve_system(
+async def run_in_system(
     environment: Environment,
     lock: FunctionLock,
+    arguments: Sequence[str],
+    mounts: Sequence[Mount],
+    variables: Mapping[str, str],
     *,
     tools: FunctionLock | None,
     request: SolveRequest,
@@ -242,14 +272,21 @@ async def solve_system(
     paths: Paths,
     config: Configuration,
     progress: Progress,
-) -> Sequence[Layer]:
-    """Return the layers of a lock's base and system packages, where source distributions are built.
+    on_line: Callable[[str], None],
+) -> int:
+    """Run a program in the base and system packages of a lock, and return its exit code.
 
-    ``tools`` is as in :func:`danlu.assemble.assemble.assemble`.
+    Source distributions are built there. The layers are built if needed; ``tools`` is as in
+    :func:`danlu.assemble.assemble.assemble`.
     """
+    # Most locks have wheels for everything.
+    from danlu.sandbox.sandbox import Sandbox
+    from danlu.sandbox.types import ProcessSpec, RootFilesystem
+    from danlu.sources.pypi.sdist_build import BUILDER_UID
+
     platform = parse_platform(lock.platform)
     require_emulation(platform, "building a source distribution")
-    result, _ = await solve(
+    system, _ = await solve(
         assemble_system(environment, lock, platform, tools),
         request.with_sources(environment),
         store=store,
@@ -257,7 +294,13 @@ async def solve_system(
         config=config,
         progress=progress,
     )
-    return result.stack
+    with store.staging() as work:
+        upper = work / "upper"
+        upper.mkdir()
+        root = RootFilesystem(tuple(layer.tree for layer in system.stack), upper)
+        process = ProcessSpec(tuple(arguments), variables, uid=BUILDER_UID, gid=BUILDER_UID)
+        sandbox = Sandbox(work, name=config.runtime, seccomp=config.seccomp)
+        return await sandbox.run(process, root, mounts=mounts, on_line=on_line)
 
 
 async def run_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,13 @@
-"""Find paths that several wheels of an environment contain: allowed only with equal bytes.
+"""Find paths where layers would break each other: two wheels, or a copy and the image below it.
 
-Other installers silently let one of the wheels win. Here each wheel is a layer that was unpacked
-once for all environments, so layers are compared when they are merged. Only directories that
-several layers contain are scanned: 5 ms for 70 wheels.
+Several wheels of an environment may contain a path with equal bytes only. Other installers silently
+let one of the wheels win. Here each wheel is a layer that was unpacked once for all environments,
+so layers are compared when they are merged. Only directories that several layers contain are
+scanned: 5 ms for 70 wheels.
+
+A copy is a layer that is made without the image below it. ``/bin`` of a Debian system is a link to
+``usr/bin``: a layer with ``/bin/tool`` has a directory ``/bin``, which would hide the link, and the
+shell with it. Only directories that both have are read.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
+from danlu.errors import UsageError
+from danlu.sandbox.layer_view import LayerView
 from danlu.sources.pypi.dist_info import read_record
 from danlu.sources.pypi.split_wheels import collision_error
 from danlu.store import Layer
@@ -77,3 +84,46 @@ def _find_package(layer: Layer, path: str) -> str:
             if listed == wanted or listed.startswith(f"{wanted}/"):
                 return name
     return layer.created_by
+
+
+def reject_replacements(layers: Sequence[Layer], below: Sequence[Layer]) -> None:
+    """Raise :class:`UsageError` if a path of ``layers`` replaces one of another kind in ``below``.
+
+    Files, and links to files, may be replaced by files and links; directories are merged.
+    """
+    view = LayerView([layer.tree for layer in below])
+    pending: list[tuple[tuple[str, ...], str]] = [((), str(layer.tree)) for layer in layers]
+    while pending:
+        parts, directory = pending.pop()
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                path = (*parts, entry.name)
+                existing = view.entry(path)
+                if existing is None:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if os.path.islink(existing) or not os.path.isdir(existing):
+                        raise _replacement_error(path, existing, view)
+                    pending.append((path, entry.path))
+                elif view.directories(view.resolve("/".join(path))):
+                    raise _replacement_error(path, existing, view)
+
+
+def _replacement_error(path: tuple[str, ...], existing: str, view: LayerView) -> UsageError:
+    name = "/" + "/".join(path)
+    if os.path.islink(existing):
+        resolved = "/" + "/".join(view.resolve(name))
+        return UsageError(
+            f"the copy would replace {name}, which is a link to {os.readlink(existing)} in the"
+            " image",
+            hint=f"copy to {resolved}/ instead of {name}",
+        )
+    if os.path.isdir(existing):
+        return UsageError(
+            f"the copy would replace the directory {name} of the image with a file",
+            hint="end the target with / to copy into the directory",
+        )
+    return UsageError(
+        f"the copy would replace the file {name} of the image with a directory",
+        hint="choose another target",
+    )

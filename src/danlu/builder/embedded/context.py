@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from danlu.environment.conda import CondaChannels
 from danlu.errors import DanluError, Span, StepFailed
 from danlu.graph.image_config import ImageConfig
+from danlu.graph.types import Vertex, digest_of, op_fields
 from danlu.sandbox.types import SYSTEM_PATH
 from danlu.util.decoding import convert_value
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
@@ -20,15 +22,17 @@ from danlu.util.disk_full import disk_full_error, ran_out_of_space
 if TYPE_CHECKING:
     from danlu.environment.types import AptSource, Environment, PipIndex, PythonPackages
     from danlu.graph.ops import Op
-    from danlu.graph.types import Vertex
     from danlu.oci.digest import DiffId
     from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
     from danlu.sources.pypi.indexes import IndexSettings
     from danlu.sources.pypi.uv_install import WheelPrefetch
-    from danlu.store import Layer, Store, StoredImage
+    from danlu.store import Layer, Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
     from danlu.util.worker_pool import WorkerPool
+
+#: The lines of a failed program's output in its error.
+_LAST_LINES = 30
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,14 +98,6 @@ class VertexReport(msgspec.Struct, frozen=True):
     size: int
     spans: tuple[Span, ...]
     layers: tuple[DiffId, ...] = ()
-
-
-class SolveResult(msgspec.Struct, frozen=True):
-    """A finished build: the image in the store, its layers, and a report for each vertex."""
-
-    image: StoredImage
-    layers: tuple[Layer, ...]
-    vertices: tuple[VertexReport, ...]
 
 
 class VertexResult(msgspec.Struct, frozen=True):
@@ -203,6 +199,36 @@ class OpContext(msgspec.Struct, frozen=True):
         """Return an address from the lock, which has no credentials, as the user wrote it."""
         return self.request.addresses.get(url, url)
 
+    async def run(
+        self,
+        process: ProcessSpec,
+        root: RootFilesystem,
+        what: str,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: bool = True,
+        on_line: Callable[[str], None] = lambda line: None,
+        explain: Callable[[str], str] = lambda output: "",
+    ) -> None:
+        """Run ``process`` in ``root``, and log its output; ``what`` names it in messages.
+
+        Raises the error of :meth:`step_error`, with the last lines, if it does not succeed;
+        ``explain`` returns the hint for them.
+        """
+        last: deque[str] = deque(maxlen=_LAST_LINES)
+
+        def record_line(line: str) -> None:
+            last.append(line)
+            self.log(line)
+            on_line(line)
+
+        code = await self.sandbox().run(
+            process, root, mounts=mounts, network=network, on_line=record_line
+        )
+        if code:
+            message = f"{what} ended with exit code {code}"
+            raise self.step_error(message, code=code, output=last, hint=explain("\n".join(last)))
+
     def step_error(
         self, message: str, *, code: int, output: Iterable[str], hint: str = ""
     ) -> DanluError:
@@ -264,3 +290,31 @@ def merge_stacks(stacks: Iterable[tuple[Layer, ...]]) -> tuple[Layer, ...]:
             common += 1
         merged.extend(stack[common:])
     return tuple(merged)
+
+
+# -- cache keys: under which the result of a vertex is recorded in the store -----------------------
+
+# A vertex that does not read the stack below is keyed by its definition, so it is found without
+# solving anything below it. One that does is keyed by its op and the *content* of that stack: a
+# changed line that changes no byte runs nothing again. Neither key has times, users or paths.
+
+#: Raised by one if layers of the same definition get different bytes than before.
+LAYER_FORMAT = 3
+
+
+def definition_key(vertex: Vertex) -> str | None:
+    """Return the key of a vertex that its definition alone decides, else None."""
+    if vertex.op.reads_inputs:
+        return None
+    return digest_of(["vertex", LAYER_FORMAT, vertex.digest])
+
+
+def stack_key(op: Op, inputs: Sequence[VertexResult]) -> str:
+    """Return the key of an op that reads the stack of its first input.
+
+    Programs run with the variables of the base image, which are part of the key, too.
+    """
+    stack = inputs[0].stack if inputs else ()
+    key: list[object] = [op_fields(op), [layer.diff_id for layer in stack]]
+    variables = inputs[0].inherited.environment if inputs else ()
+    return digest_of(["stack", LAYER_FORMAT, *key, *([variables] if variables else [])])

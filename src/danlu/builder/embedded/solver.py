@@ -17,18 +17,18 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from danlu.builder.embedded.cache_keys import definition_key, stack_key
-from danlu.builder.embedded.collisions import reject_collisions
+from danlu.builder.embedded.collisions import reject_collisions, reject_replacements
 from danlu.builder.embedded.context import (
     OpContext,
     OpOutput,
     TransferReport,
     VertexReport,
     VertexResult,
+    definition_key,
     make_cached_result,
     merge_results,
+    stack_key,
 )
-from danlu.builder.embedded.replacements import reject_replacements
 from danlu.errors import DanluError, UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import Merge, Op, Unresolved
@@ -96,7 +96,7 @@ class Solver:
 
     async def solve(self, graph: Graph, unsolved: Iterable[Vertex]) -> VertexResult:
         """Return the result of the graph's root; ``unsolved`` is from
-        :func:`~danlu.builder.embedded.cache_keys.list_unsolved`.
+        :func:`~danlu.builder.embedded.build.list_unsolved`.
 
         Raises :class:`UsageError` for what is not locked, and whatever the first vertex that fails
         raises; all others are cancelled then.

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from danlu.sources.pypi.uv_errors import build_hint
 #: The directory in the sandbox that a build may write to.
 WORK = "/run/danlu/build"
 
-_LAST_LINES = 30
 
 #: Larger wheels are refused.
 _MAX_WHEEL_SIZE = 8 << 30
@@ -79,12 +77,6 @@ async def run_wheel_build(
 
     ``$python`` is the image's interpreter there. Raises :class:`StepFailed` with the last lines.
     """
-    last: deque[str] = deque(maxlen=_LAST_LINES)
-
-    def record_line(line: str) -> None:
-        last.append(line)
-        context.log(line)
-
     environment = {
         "PATH": SYSTEM_PATH,
         **dict(context.inputs[0].inherited.environment),
@@ -109,13 +101,14 @@ async def run_wheel_build(
         *mounts,
     ]
     root = RootFilesystem(tuple(layer.tree for layer in context.below), work / "upper")
-    code = await context.sandbox().run(
-        process, root, mounts=places, network=not context.request.offline, on_line=record_line
+    await context.run(
+        process,
+        root,
+        f"building {op.name} {op.version}".rstrip(),
+        mounts=places,
+        network=not context.request.offline,
+        explain=build_hint,
     )
-    if code:
-        message = f"building {op.name} {op.version} ended with exit code {code}"
-        hint = build_hint("\n".join(last))
-        raise context.step_error(message.replace("  ", " "), code=code, output=last, hint=hint)
 
 
 def collect_built_wheel(op: BuildWheel | BuildEditable, out: Path, cache: Path) -> Path:

@@ -60,7 +60,8 @@ _START_TIMEOUT = 60.0
 _RESTART_TIMEOUT = 10.0
 _KILL_TIMEOUT = 10.0
 _SCRIPT_TIMEOUT = 30.0
-_KILLED_CODE = 128 + signal.SIGKILL
+_SIGNAL_CODE = 128
+_KILLED_CODE = _SIGNAL_CODE + signal.SIGKILL
 #: Of a container whose engine did not say how it ended.
 _LOST_CODE = 125
 
@@ -376,14 +377,15 @@ class DockerProgram:
     async def wait(self) -> ContainerExit:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
         code = await self._process.wait(self._reject_output)
+        # Negative if the command line was killed, such as by SIGPIPE because nobody reads.
+        is_lost = bool(self._process.failure) or code < 0
         if self in self._programs:
             self._programs.remove(self)
-            if self._process.failure:
+            if is_lost:
                 await self._send_signal(signal.SIGKILL, everything=True)
         if self._process.failure:
             return ContainerExit(_KILLED_CODE, CONNECTION_LOST, self._process.failure)
-        # Negative if the command line itself was killed.
-        code = _KILLED_CODE if code < 0 else code
+        code = _SIGNAL_CODE - code if code < 0 else code
         return ContainerExit(code, "Error" if code else "Completed")
 
     async def _reject_output(self) -> None:

@@ -238,6 +238,17 @@ class UnixSocketListener(asyncssh.SSHListener):
             await _end_process(self._process)
 
 
+class _ChannelForwarder(SSHForwarder):
+    """The side of a channel that a client opened."""
+
+    def eof_received(self) -> bool:
+        """Close once both sides have ended: OpenSSH's ``-W`` waits for the server to do it."""
+        keep_open = super().eof_received()
+        if not keep_open:
+            self.close()
+        return keep_open
+
+
 class _ProgramForwarder(SSHForwarder):
     """The side of a program that copies a Unix socket of the environment, and sends frames.
 
@@ -329,7 +340,7 @@ async def forward_connection(opening: Awaitable[OpenedConnection]) -> Any:
         raise asyncssh.ChannelOpenError(
             asyncssh.OPEN_CONNECT_FAILED, _describe_error(error)
         ) from None
-    return SSHForwarder(peer)
+    return _ChannelForwarder(peer)
 
 
 async def _expect_sign(control: socket.socket, sign: bytes) -> None:

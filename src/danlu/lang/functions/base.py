@@ -12,9 +12,14 @@ from danlu.environment.types import BaseSystem, Declaration
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry
 from danlu.lang.arg_types import FLAG, TEXT, CallError, choice
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import (
+    DEFAULT_IMAGE,
+    BoundCall,
+    BuildFunction,
+    EnvironmentBuilder,
+    Parameter,
+)
 from danlu.lang.checks import check_image, declare_python
-from danlu.lang.environment_builder import DEFAULT_IMAGE, EnvironmentBuilder
 from danlu.lang.functions.julia import JuliaToolchain
 from danlu.lang.functions.r import RLanguage
 from danlu.util.suggest import suggest_name

@@ -8,9 +8,8 @@ from danlu.environment.conda import PIXI_HINT, CondaChannels, CondaEnvironment, 
 from danlu.environment.types import Declaration, PythonPackages
 from danlu.graph.ops import FileEntry
 from danlu.lang.arg_types import FLAG, TEXT, TEXTS, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_url, strip_names
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.urls import strip_credentials
 
 #: What envd writes: everything from prefix.dev but the label channels, which it does not mirror.

@@ -18,9 +18,8 @@ from danlu.environment.types import (
 )
 from danlu.graph.image_config import ImageConfig
 from danlu.lang.arg_types import FLAG, PORT_OR_ANY, TEXT, TEXTS, USER_ID, CallError, integer
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_url
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.urls import strip_credentials
 
 

@@ -29,8 +29,13 @@ from danlu.errors import BuildFileError, ResolveError
 from danlu.graph.ops import FileEntry, LoaderCache, Merge
 from danlu.graph.types import Vertex
 from danlu.lang.arg_types import TEXT, TEXTS, CallError, choice
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
-from danlu.lang.environment_builder import DEFAULT_IMAGE, EnvironmentBuilder
+from danlu.lang.build_function import (
+    DEFAULT_IMAGE,
+    BoundCall,
+    BuildFunction,
+    EnvironmentBuilder,
+    Parameter,
+)
 from danlu.util.suggest import did_you_mean
 
 #: What NVIDIA calls flavors of its images, by components.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from danlu.environment.types import RuntimeDeclaration
 from danlu.lang.arg_types import TEXT
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_data_name
-from danlu.lang.environment_builder import EnvironmentBuilder
 
 PATHS = {
     "huggingface": "~/.cache/huggingface",

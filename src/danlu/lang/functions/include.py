@@ -7,8 +7,7 @@ import msgspec
 from danlu.environment.lock import LockSection, SectionResolver
 from danlu.environment.types import Environment, IncludeRef
 from danlu.lang.arg_types import TEXT
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
-from danlu.lang.environment_builder import EnvironmentBuilder
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.util.urls import strip_credentials
 
 

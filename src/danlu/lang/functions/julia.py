@@ -15,13 +15,11 @@ from danlu.environment.archives import make_archive_vertex
 from danlu.environment.lock import LockSection, SectionResolver
 from danlu.environment.types import Declaration, Environment, GraphContext
 from danlu.errors import DanluError, ResolveError, Span
-from danlu.graph.digest import digest_of
 from danlu.graph.ops import Files, Platform, Unresolved
-from danlu.graph.types import Vertex
+from danlu.graph.types import Vertex, digest_of
 from danlu.lang.arg_types import TEXT, TEXTS, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_url, strip_names
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.lang.julia_depot import (
     DEPOT,
     MIRROR,

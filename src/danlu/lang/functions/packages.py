@@ -9,9 +9,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.types import PythonPackages, SystemPackages, UvTool
 from danlu.lang.arg_types import TEXT, TEXTS, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_python_version, declare_python, strip_names
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.suggest import did_you_mean
 from danlu.util.urls import mask_credentials
 

@@ -18,13 +18,11 @@ import msgspec
 from danlu.environment.lock import LockSection, SectionResolver, SystemPackagesPin, SystemVersion
 from danlu.environment.types import Declaration, Environment, GraphContext
 from danlu.errors import OutsideError, ResolveError, Span
-from danlu.graph.digest import digest_of
 from danlu.graph.ops import FileEntry, Merge, RPackage, Unresolved
-from danlu.graph.types import Vertex
+from danlu.graph.types import Vertex, digest_of
 from danlu.lang.arg_types import TEXT, TEXTS, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_url, strip_names
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.lang.package_layers import group_packages
 from danlu.util.deb_version import release_version
 from danlu.util.suggest import did_you_mean

@@ -17,8 +17,7 @@ from danlu.errors import ResolveError
 from danlu.graph.ops import FileEntry, Files, Platform
 from danlu.graph.types import Vertex
 from danlu.lang.arg_types import TEXT, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
-from danlu.lang.environment_builder import EnvironmentBuilder
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.toolchain import (
     ArchiveContent,
     LanguageToolchain,

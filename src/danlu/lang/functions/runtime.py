@@ -15,9 +15,8 @@ from danlu.environment.runtime_settings import (
 )
 from danlu.environment.types import Declaration, RuntimeDeclaration
 from danlu.lang.arg_types import ARGUMENT_LISTS, PORT, PORT_OR_ANY, TEXT, TEXT_MAP, TEXTS, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import check_data_name
-from danlu.lang.environment_builder import EnvironmentBuilder
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMMAND_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.:+@ -]*[A-Za-z0-9_.:+@-])?")

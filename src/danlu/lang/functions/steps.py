@@ -34,10 +34,9 @@ from danlu.lang.arg_types import (
     CallError,
     FunctionValue,
 )
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.build_parameters import Value, bind_values, format_target
 from danlu.lang.checks import check_image, check_url
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.urls import mask_credentials, strip_credentials
 
 _HEX = re.compile(r"[0-9a-f]{64}")

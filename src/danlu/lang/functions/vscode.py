@@ -22,9 +22,8 @@ from danlu.errors import DanluError, OutsideError, ResolveError, Span
 from danlu.graph.ops import FileEntry, Files, UnpackArchive, Unresolved
 from danlu.graph.types import Vertex
 from danlu.lang.arg_types import TEXTS, CallError
-from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 from danlu.lang.checks import strip_names
-from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.decoding import decode_json
 
 _MIRROR = "openvsx"

@@ -11,8 +11,7 @@ from danlu.environment.lock import FunctionLock
 from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.environment.requirements import list_python_packages
 from danlu.environment.types import Environment
-from danlu.resolve.python.packages import collect_indexes
-from danlu.resolve.python.request import version_preference
+from danlu.resolve.python.request import collect_indexes, version_preference
 from danlu.resolve.python.requirements import (
     DeclaredRequirements,
     collect_requirements,

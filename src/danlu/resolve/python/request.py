@@ -12,14 +12,16 @@ from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name, versions_equal
-from danlu.environment.types import PythonPackages
+from danlu.environment.requirements import list_python_packages
+from danlu.environment.types import Environment, PythonPackages
 from danlu.resolve.python.requirements import DeclaredRequirements, UvRequirement
 from danlu.sandbox.types import Mount
-from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
 from danlu.sources.pypi.requirements import FormatControl
 from danlu.sources.pypi.restrictions import MachineRestrictions
 from danlu.sources.pypi.uv_compile import PackageFile, Pin
+from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from danlu.util.urls import strip_credentials
 
@@ -125,3 +127,11 @@ def to_locked_package(file: PackageFile, wanted: DeclaredRequirements) -> Locked
         path = unquote(urlsplit(file.url).path)
         return replace(package, source="local", location=wanted.user_paths.get(path, path))
     return replace(package, source="url", location=strip_credentials(file.url))
+
+
+def collect_indexes(
+    environment: Environment, project: Path, config: Configuration
+) -> IndexSettings:
+    """Return the package indexes that the environment and its requirements files name."""
+    declared = list_python_packages(environment)
+    return read_index_settings(environment.pip_index, declared, project, mirrors=config.mirrors)

@@ -21,16 +21,21 @@ import msgspec
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from danlu.environment.lock import LockedPackage
-from danlu.environment.package_names import normalize_name, requirement_name
+from danlu.environment.lock import FunctionLock, LockedPackage, LockedSetting
+from danlu.environment.package_names import normalize_name
+from danlu.environment.requirements import list_python_packages
+from danlu.environment.types import Environment
 from danlu.errors import DanluError, ResolveError, Span
+from danlu.resolve.context import ResolveContext
+from danlu.resolve.python.build_requirements import LockedBuilds, lock_build_requirements
 from danlu.resolve.python.hidden_versions import resolve_keeping_versions
-from danlu.resolve.python.pylock import import_pylock, marker_environment
+from danlu.resolve.python.lock_files import import_lock_file
 from danlu.resolve.python.pyproject import check_own_extras
 from danlu.resolve.python.request import (
     PythonRequest,
     ResolveTask,
     can_keep,
+    collect_indexes,
     to_locked_package,
 )
 from danlu.resolve.python.requirements import (
@@ -40,8 +45,7 @@ from danlu.resolve.python.requirements import (
     collect_requirements,
     write_requirements,
 )
-from danlu.resolve.python.sandboxed import hash_sources, resolve_in_sandbox
-from danlu.resolve.python.uv_lock import import_uv_lock
+from danlu.resolve.python.sandboxed import resolve_in_sandbox
 from danlu.sandbox.machine_settings import WHEN_LOCKING
 from danlu.sources.pypi.indexes import (
     find_unset_variables,
@@ -51,7 +55,7 @@ from danlu.sources.pypi.indexes import (
     uv_environment,
 )
 from danlu.sources.pypi.platform_target import PlatformTarget
-from danlu.sources.pypi.requirements import attach_span
+from danlu.sources.pypi.restrictions import read_restrictions, select_restrictions
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import (
     PackageFile,
@@ -68,6 +72,64 @@ from danlu.util.urls import mask_credentials
 #: How long (seconds) a resolution is reused. uv itself would not ask the large indexes earlier:
 #: their pages have ``Cache-Control: max-age=600``.
 _RESOLUTION_TTL_SECONDS = 600.0
+
+
+async def resolve_packages(
+    environment: Environment,
+    lock: FunctionLock,
+    kept: Sequence[LockedPackage],
+    builds: Sequence[LockedPackage],
+    context: ResolveContext,
+) -> LockedBuilds:
+    """Return all packages that the environment needs, sorted by name, with what they are built
+    with; ``kept`` versions and their ``builds`` stay if possible.
+
+    Raises :class:`ResolveError` with the responsible line, :class:`OutsideError` for an index that
+    does not respond.
+    """
+    assert lock.python is not None
+    declared = list_python_packages(environment)
+    if not declared:
+        return LockedBuilds(())
+    request = PythonRequest(
+        declared=declared,
+        target=PlatformTarget(lock.python.version, lock.base.libc, context.platform.architecture),
+        project=context.project,
+        paths=context.paths,
+        indexes=collect_indexes(environment, context.project, context.config),
+        restrictions=read_restrictions(context.project),
+        offline=context.offline,
+        executable=lock.python.executable,
+        run_in_sandbox=partial(context.run_in_system, lock),
+        report=context.report,
+    )
+    packages = await resolve_python(
+        request, kept, upgrade=context.upgrade, upgrade_all=context.upgrade_all
+    )
+    locked = LockedBuilds(packages)
+    if any(not package.file.endswith(".whl") for package in packages):
+        with tempfile.TemporaryDirectory(prefix=".builds-", dir=context.paths.cache) as scratch:
+            locked = await lock_build_requirements(
+                request,
+                packages,
+                LockedBuilds(tuple(kept), tuple(builds)),
+                upgrade=context.upgrade,
+                scratch=Path(scratch),
+            )
+    return replace(locked, settings=_list_settings(request, locked))
+
+
+def _list_settings(request: PythonRequest, locked: LockedBuilds) -> tuple[LockedSetting, ...]:
+    """Return the settings of this machine that restricted the packages."""
+    applied = select_restrictions(
+        request.restrictions.entries,
+        (package.name for package in locked.packages),
+        (wheel.name for wheel in locked.wheels),
+    )
+    settings = {
+        LockedSetting(entry.setting, entry.value, entry.origin, entry.package) for entry in applied
+    }
+    return tuple(sorted(settings, key=msgspec.structs.astuple))
 
 
 async def resolve_python(
@@ -105,9 +167,15 @@ async def resolve_python(
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=request.paths.cache) as name:
         task = ResolveTask(request, wanted, kept, renew, Path(name))
         try:
-            return await (
-                _from_lock_file(task) if uses_lock_file else _resolve_declared_packages(task)
-            )
+            if not uses_lock_file:
+                return await _resolve_declared_packages(task)
+            packages, additions = await import_lock_file(task)
+            if additions is None:
+                return packages
+            listed = {package.name for package in packages}
+            added = await _resolve_declared_packages(additions)
+            more = (package for package in added if package.name not in listed)
+            return tuple(sorted((*packages, *more), key=lambda package: package.name))
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)
             request.restrictions.explain(error)
@@ -381,92 +449,6 @@ def _find_requirement_span(wanted: DeclaredRequirements, error: DanluError) -> S
     return None
 
 
-async def _from_lock_file(task: ResolveTask) -> tuple[LockedPackage, ...]:
-    """Return the packages of a ``pylock.toml`` or ``uv.lock``, plus those declared besides it."""
-    request, wanted = task.request, task.wanted
-    path = _find_lock_file(wanted)
-    is_uv = bool(wanted.uv_locks)
-    if is_uv:
-        listed = await _import_uv_locks(task)
-    else:
-        where = next(
-            (item.span for item in request.declared if item.requirements.endswith(path.name)), None
-        )
-        with attach_span(where if where and where.line else None):
-            listed = import_pylock(path, request.target, project=request.project)
-    packages = await hash_sources(request, listed)
-    locked = {package.name: package for package in packages}
-    # Packages implied by another declaration (with a `source`) may be missing: added below.
-    users = [declared for declared in request.declared if not declared.source]
-    declared = collect_requirements(users, request.project, request.target)
-    if is_uv:  # it locks the project only
-        lines = tuple(line for line in declared.lines if requirement_name(line.text) in locked)
-        declared = replace(declared, lines=lines, sources=())
-    conflicts = find_conflicts(packages, declared, request.target)
-    if conflicts:
-        raise ResolveError(
-            f"{path.name} does not match the packages in the build file: {conflicts[0]}",
-            details=tuple(conflicts[1:]),
-            hint="add the requirement to pyproject.toml, and run `uv lock`"
-            if is_uv
-            else "generate it again from the requirements in the build file",
-        )
-    missing = tuple(line for line in wanted.lines if requirement_name(line.text) not in locked)
-    kept, sources = dict(task.kept), wanted.sources[:0]
-    if any(normalize_name(source.reference.name) not in locked for source in wanted.sources):
-        # The others, too: these may require them, and no index has them.
-        sources = wanted.sources
-        missing = tuple(
-            line
-            for line in wanted.lines
-            if line in missing or " @ " in line.text or requirement_name(line.text) in wanted.pins
-        )
-        kept |= locked
-    if not missing and not sources:
-        return packages
-    # As constraints, so that the additions fit the file without changing it.
-    pins = tuple(
-        UvRequirement(f"{package.name}=={package.version}")
-        for package in packages
-        if package.version and package.source in ("index", "sdist")
-    )
-    additions = replace(
-        wanted, lines=missing, constraints=pins, sources=sources, pylock_files=(), uv_locks=()
-    )
-    added = await _resolve_declared_packages(replace(task, wanted=additions, kept=kept))
-    merged = (*packages, *(package for package in added if package.name not in locked))
-    return tuple(sorted(merged, key=lambda package: package.name))
-
-
-def _find_lock_file(wanted: DeclaredRequirements) -> Path:
-    """Return the one lock file that the environment uses; raise if there are several."""
-    files = [*wanted.pylock_files, *dict.fromkeys(request.lock for request in wanted.uv_locks)]
-    if len(files) > 1:
-        raise ResolveError(
-            f"{files[0].name} and {files[1].name} both lock a complete set of packages",
-            hint="an environment can use only one pylock.toml or uv.lock",
-        )
-    return files[0]
-
-
-async def _import_uv_locks(task: ResolveTask) -> tuple[LockedPackage, ...]:
-    """Return the packages that all projects with this ``uv.lock`` need."""
-    packages: dict[str, LockedPackage] = {}
-    for number, wanted in enumerate(task.wanted.uv_locks):
-        scratch = task.scratch / f"lock-{number}"
-        scratch.mkdir()
-        with attach_span(wanted.span):
-            listed = await import_uv_lock(wanted, task.request.target, scratch, task.request.report)
-        for package in listed:
-            if packages.setdefault(package.name, package) != package:
-                raise ResolveError(
-                    f"{wanted.lock.name} has different versions of {package.name} for different"
-                    " extras or groups",
-                    span=wanted.span,
-                )
-    return tuple(packages[name] for name in sorted(packages))
-
-
 #: How long (seconds) to remember which requirements a set of locked packages answers.
 _ANSWER_TTL_SECONDS = 90 * 86400.0
 
@@ -529,34 +511,3 @@ def _cache_directory(task: ResolveTask) -> Path:
 
 def _cache_key(setting: object, packages: Iterable[LockedPackage]) -> object:
     return [setting, sorted(packages, key=lambda package: package.name)]
-
-
-def find_conflicts(
-    packages: Sequence[LockedPackage], wanted: DeclaredRequirements, target: PlatformTarget
-) -> list[str]:
-    """Return a sentence for each declared requirement that a set of packages does not satisfy.
-
-    For sets made by other tools. Only names and versions of the declared requirements are checked;
-    the dependencies among the packages were the other tool's business.
-    """
-    by_name = {normalize_name(package.name): package for package in packages}
-    environment = marker_environment(target)
-    conflicts = [
-        f"{mask_credentials(source.text)} is built from source and cannot be part of it"
-        for source in wanted.sources
-    ]
-    for line in (*wanted.lines, *wanted.constraints):
-        requirement = Requirement(line.text)
-        if requirement.marker and not requirement.marker.evaluate({**environment, "extra": ""}):
-            continue
-        package = by_name.get(normalize_name(requirement.name))
-        if package is None:
-            if line in wanted.lines:
-                conflicts.append(f"{line.text} is missing")
-        elif package.version and not requirement.specifier.contains(
-            package.version, prereleases=True
-        ):
-            conflicts.append(
-                f"it has {package.name} {package.version}, but {line.text} is required"
-            )
-    return conflicts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ REPOSITORY = "/danlu-packages"
 #: Forbids invoke-rc.d to start services (policy-rc.d(8)).
 _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 
-_LAST_LINES = 20
 
 #: What dpkg prints for each package, and what it has done with it then.
 _PACKAGE_LINE = re.compile(r"(Unpacking|Setting up) ([\w.+:-]+) \(")
@@ -129,14 +127,6 @@ async def run_script(
     ``packages`` is how many dpkg will install; ``scratch`` are directories to mount as tmpfs.
     Raises :class:`StepFailed` with the last lines, or :class:`StoreError` if the disk is full.
     """
-    last: deque[str] = deque(maxlen=_LAST_LINES)
-    count_packages = PackageCounter(packages, context.transfer)
-
-    def record_line(line: str) -> None:
-        last.append(line)
-        context.log(line)
-        count_packages(line)
-
     mounts = [
         Mount(REPOSITORY, directory, readonly=True),
         Mount("/usr/sbin/policy-rc.d", directory / "policy-rc.d", readonly=True),
@@ -144,12 +134,14 @@ async def run_script(
     ]
     process = ProcessSpec(("/bin/sh", "-ec", script), package_environment(epoch))
     # Without a network: a maintainer script must not fetch what the lock does not pin.
-    code = await context.sandbox().run(
-        process, root, mounts=mounts, network=False, on_line=record_line
+    await context.run(
+        process,
+        root,
+        f"{what}: apt or dpkg",
+        mounts=mounts,
+        network=False,
+        on_line=PackageCounter(packages, context.transfer),
     )
-    if code:
-        message = f"{what}: apt or dpkg ended with exit code {code}"
-        raise context.step_error(message, code=code, output=last)
 
 
 def verify_installation(status: str, debs: Sequence[DebPackage], *, exactly: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext, extend_environment
 from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_below
-from danlu.errors import OutsideError, UsageError
+from danlu.errors import OutsideError, StepFailed, StoreError, UsageError
 from danlu.graph.ops import Exec
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox import secrets
@@ -21,9 +20,6 @@ from danlu.store import Layer
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import mask_credentials
 
-#: The number of output lines in the error of a failed step.
-_LAST_LINES = 20
-
 
 async def execute(op: Exec, context: OpContext) -> list[Layer]:
     """Run the command and return its changes as one layer, or no layer if there are none.
@@ -32,24 +28,18 @@ async def execute(op: Exec, context: OpContext) -> list[Layer]:
     failed because the disk is full, and :class:`UsageError` if it needs a secret or an ssh agent
     that the caller did not pass.
     """
-    last: deque[str] = deque(maxlen=_LAST_LINES)
-
-    def record_line(line: str) -> None:
-        last.append(line)
-        context.log(line)
-
     _require_program(op.args[0], context)
     with context.store.staging() as upper, _prepare_mounts(op, context) as mounts:
         root = RootFilesystem(tuple(layer.tree for layer in context.below), upper)
         process = ProcessSpec(
             op.args, _make_environment(op, context), op.working_directory, op.uid, op.gid
         )
-        code = await context.sandbox().run(process, root, mounts=mounts, on_line=record_line)
-        if code != 0:
+        try:
+            await context.run(process, root, "the command", mounts=mounts)
+        except (StepFailed, StoreError):
             if context.request.debug:
                 await _open_debug_shell(op, context, root, mounts)
-            message = f"the command ended with exit code {code}"
-            raise context.step_error(message, code=code, output=last)
+            raise
         if op.home:
             await context.run_sync(give_home, upper, op.home, op.home_uid, op.home_gid)
         await context.run_sync(finalize_upper, upper, op.epoch, below=root.layers)

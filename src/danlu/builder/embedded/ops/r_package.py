@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from danlu.store import Layer
 _LIBRARY = "/usr/local/lib/R/site-library"
 
 _WORK = "/run/danlu/build"
-_LAST_LINES = 30
 
 
 # Times in packages would differ between two builds; the path of the source is fixed, because
@@ -91,12 +89,6 @@ def _unpack_source(op: RPackage, archive: Path, target: Path) -> None:
 
 
 async def _run_build(op: RPackage, context: OpContext, work: Path) -> None:
-    last: deque[str] = deque(maxlen=_LAST_LINES)
-
-    def record_line(line: str) -> None:
-        last.append(line)
-        context.log(line)
-
     variables = {
         "PATH": SYSTEM_PATH,
         **dict(context.inputs[0].inherited.environment),
@@ -109,14 +101,14 @@ async def _run_build(op: RPackage, context: OpContext, work: Path) -> None:
     }
     process = ProcessSpec(("/bin/sh", "-c", _SCRIPT), variables, "/", BUILDER_UID, BUILDER_UID)
     root = RootFilesystem(tuple(layer.tree for layer in context.below), work / "upper")
-    code = await context.sandbox().run(
-        process, root, mounts=[Mount(_WORK, work / "build")], network=False, on_line=record_line
+    await context.run(
+        process,
+        root,
+        f"building the R package {op.name} {op.version}",
+        mounts=[Mount(_WORK, work / "build")],
+        network=False,
+        explain=_suggest_fix,
     )
-    if code:
-        message = f"building the R package {op.name} {op.version} ended with exit code {code}"
-        raise context.step_error(
-            message, code=code, output=last, hint=_suggest_fix("\n".join(last))
-        )
 
 
 def _suggest_fix(output: str) -> str:

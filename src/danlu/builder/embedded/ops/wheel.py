@@ -15,12 +15,11 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 
-from danlu.builder.embedded.cache_keys import LAYER_FORMAT
-from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.context import LAYER_FORMAT, OpContext
 from danlu.environment.package_names import normalize_name
 from danlu.errors import OutsideError
-from danlu.graph.digest import digest_of, op_fields
 from danlu.graph.ops import WHEEL_TIME, InstallScheme, Wheel
+from danlu.graph.types import digest_of, op_fields
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.sources.http import fetch
 from danlu.sources.pypi.dist_info import InvalidWheel

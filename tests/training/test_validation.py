@@ -156,3 +156,12 @@ def test_a_job_that_is_not_from_a_manifest_is_checked_by_the_same_rules(case: st
     with pytest.raises(ManifestError) as caught:
         check_job(msgspec.structs.replace(job, replicas={**job.replicas, worker: spec}), it)
     assert FieldError(path, message, hint) in caught.value.findings
+
+
+@pytest.mark.parametrize("name", [5, None, "Mnist", ""])
+def test_the_name_of_a_job_that_is_not_from_a_manifest_is_checked(name: Any) -> None:
+    it = framework("PyTorchJob")
+    job = msgspec.structs.replace(read_job(manifest(), it), name=name)
+    with pytest.raises(ManifestError) as caught:
+        check_job(job, it)
+    assert {finding.path for finding in caught.value.findings} == {"metadata.name"}

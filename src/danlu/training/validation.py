@@ -15,7 +15,7 @@ import msgspec
 
 from danlu.training.document import API_VERSION, invalid_job_error
 from danlu.training.framework import FieldError, Framework
-from danlu.training.manifest_schema import RUN_POLICY, check_replica, record_check
+from danlu.training.manifest_schema import RUN_POLICY, check_replica, check_text, record_check
 from danlu.training.types import Job, ReplicaId, ReplicaType
 from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH, is_dns_label
 from danlu.util.suggest import closest_match, did_you_mean
@@ -36,7 +36,10 @@ def check_job(job: Job, framework: Framework) -> Job:
 
     Raises :class:`ManifestError` with all errors.
     """
-    errors = {*record_check(RUN_POLICY)("spec.runPolicy", msgspec.to_builtins(job.run_policy))}
+    errors = {
+        *check_text("metadata.name", job.name),
+        *record_check(RUN_POLICY)("spec.runPolicy", msgspec.to_builtins(job.run_policy)),
+    }
     paths = {type: f"spec.{framework.replicas_field}[{type}]" for type in job.replicas}
     for type, spec in job.replicas.items():
         policy = str(spec.restart_policy)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from danlu.util.worker_pool import WorkerPool
 
 #: The lines of a failed program's output in its error.
-_LAST_LINES = 30
+_LAST_LINES = 20
 
 P = ParamSpec("P")
 T = TypeVar("T")

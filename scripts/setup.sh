@@ -61,6 +61,7 @@ find_missing_for_tests() {
     has rsync || need rsync "tests: copies a tree into an environment over ssh"
     has faketime || need faketime "tests: builds with a different clock"
     has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system with reflinks"
+    has mkfs.btrfs || [[ -x /usr/sbin/mkfs.btrfs ]] || need btrfs-progs "tests: a file system with quotas"
     has kubectl || need kubernetes-client "tests: applies the operator's manifests"
     has mpirun || need openmpi-bin "tests: starts the processes of MPIJobs"
     has openssl || need openssl "tests: creates server certificates"

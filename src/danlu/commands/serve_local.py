@@ -9,7 +9,6 @@ import http.client
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -43,6 +42,7 @@ from danlu.serving.cluster.manifests import check_name, choose_name
 from danlu.serving.cluster.views import ServedModelView
 from danlu.serving.model_servers import DANLU, ModelServer
 from danlu.store import Store, StoredImage
+from danlu.util.files import read_existing_file
 from danlu.util.fork import run_in_child
 from danlu.util.rotating_log import LogFollower
 from danlu.util.sanitize import strip_control_sequences
@@ -71,20 +71,13 @@ def start_server(
     run_in_child(lambda: require_server(image, settings))
     options = _choose_port(options)
     environment = EnvironmentDirectory(settings.paths.environments / _name_environment(name))
-    earlier = _read_bytes(environment.spec_file)
+    earlier = read_existing_file(environment.spec_file)
     try:
         return _start_and_wait(name, environment, image, options, settings, progress)
     except KeyboardInterrupt:
-        if _read_bytes(environment.spec_file) not in (None, earlier):
+        if read_existing_file(environment.spec_file) not in (None, earlier):
             take_down(environment.name, settings, grace=0)
         raise
-
-
-def _read_bytes(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _start_and_wait(

@@ -135,6 +135,14 @@ def _decode_mount_path(target: bytes) -> str:
     return os.fsdecode(plain)
 
 
+def read_existing_file(path: Path) -> bytes | None:
+    """Return the content of a file; None if it does not exist."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def read_regular_file(path: Path, limit: int) -> bytes | None:
     """Return up to ``limit`` bytes of a regular file; None if there is something else, or nothing.
 

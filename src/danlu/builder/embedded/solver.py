@@ -95,11 +95,11 @@ class Solver:
         self.reports: list[VertexReport] = []
 
     async def solve(self, graph: Graph, unsolved: Iterable[Vertex]) -> VertexResult:
-        """Return the result of the graph's root; ``unsolved`` is from
-        :func:`~danlu.builder.embedded.build.list_unsolved`.
+        """Return the result of the graph's root.
 
-        Raises :class:`UsageError` for what is not locked, and whatever the first vertex that fails
-        raises; all others are cancelled then.
+        ``unsolved`` is what :func:`~danlu.builder.embedded.build.list_unsolved` returns for the
+        graph. Raises :class:`UsageError` for what is not locked, and whatever the first vertex that
+        fails raises; all others are cancelled then.
         """
         _require_lock(graph)
         try:

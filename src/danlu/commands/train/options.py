@@ -185,7 +185,7 @@ class JobOption(msgspec.Struct, frozen=True):
 
     def read(self, text: str) -> Mapping[str, Any]:
         """Return the fields of a cell's options that the value ``text`` sets."""
-        value = self._find_converter(text)
+        value = self._value_converter(text)
         if isinstance(value, Mapping):
             return {"environment": value}
         if self.repeatable and not isinstance(value, tuple):
@@ -193,7 +193,7 @@ class JobOption(msgspec.Struct, frozen=True):
         return {self.field_name: value}
 
     @property
-    def _find_converter(self) -> Converter:
+    def _value_converter(self) -> Converter:
         if self.choices:
             return convert.choice(*self.choices)
         if self.minimum is not None:

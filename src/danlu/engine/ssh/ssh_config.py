@@ -18,7 +18,7 @@ from pathlib import Path
 
 from danlu.engine.ssh.keys import HOST_SUFFIX, SshKeys
 from danlu.errors import OutsideError, UsageError
-from danlu.util.files import write_atomic
+from danlu.util.files import read_existing_file, write_atomic
 from danlu.util.locks import file_lock
 
 DEFAULT_USER = "danlu"
@@ -95,7 +95,7 @@ class SshConfiguration:
         path = self._host_file(environment, context)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _read_file(path) != text:
+            if read_existing_file(path) != text:
                 write_atomic(path, text, mode=0o600)
             if self._user_file is not None:
                 # Read, changed, replaced: two processes at once would lose one change.
@@ -129,7 +129,7 @@ class SshConfiguration:
         """Add the line at the top, where no ``Host`` block can contain it, unless it is there."""
         # A linked file is replaced where the link leads, as with files of dotfile managers.
         path = Path(os.path.realpath(user_file))
-        before = _read_file(path)
+        before = read_existing_file(path)
         line = self.include_line().encode()
         if line in (before or b"").splitlines():
             return
@@ -146,13 +146,6 @@ class SshConfiguration:
 
 def _join_label(environment: str, context: str) -> str:
     return f"{environment}.{context}" if context else environment
-
-
-def _read_file(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _quote_path(path: Path) -> str:

@@ -106,7 +106,12 @@ def ask_uv(directory: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     command = [str(find_uv()), "pip", "compile", "--offline", "--show-settings", "-"]
     inherited = {"PATH": os.environ["PATH"], "NO_COLOR": "1"}
     done = subprocess.run(
-        command, cwd=directory, env=inherited | environ, input="", capture_output=True, text=True
+        command,
+        cwd=directory,
+        env={**inherited, **environ},
+        input="",
+        capture_output=True,
+        text=True,
     )
     if done.returncode or "warning: Failed to parse" in done.stderr:
         return {"refused": True, "messages": done.stderr}
@@ -124,7 +129,8 @@ class PipOptions:
 
     def ask(self, environ: Mapping[str, str]) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
+        assert stdin is not None
+        assert stdout is not None
         stdin.write(json.dumps(dict(environ)) + "\n")
         stdin.flush()
         answer: dict[str, Any] = json.loads(stdout.readline())
@@ -212,11 +218,14 @@ def compare_with_pip(pip: PipOptions, files: list[list[str]], variables: dict[st
             return  # uv reports it when it gets the value
         try:
             # pip's site file is that of its own process, which is not this one.
-            options = read_pip_options({**environ, "VIRTUAL_ENV": str(root / "none")})
-        except UsageError as error:
-            assert "refused" in answer, (error.message, answer)
+            options: dict[str, str] | None = read_pip_options(
+                {**environ, "VIRTUAL_ENV": str(root / "none")}
+            )
+        except UsageError:
+            options = None
+        assert (options is None) == ("refused" in answer), answer
+        if options is None:
             return
-        assert "refused" not in answer, answer
         for option in ("extra-index-url", "find-links", "trusted-host"):
             assert answer[option] == options.get(option, "").split()
         for flag in ("no-index", "pre"):

@@ -31,23 +31,31 @@ _PROJECT_FILES = ("uv.toml", "pyproject.toml")
 
 #: uv's settings that are valid in one table only: below ``[pip]``, or at the top.
 PIP_TABLE_SETTINGS = frozenset(
-    "all-extras allow-empty-requirements annotation-style break-system-packages"
-    " custom-compile-command emit-build-options emit-find-links emit-index-annotation"
-    " emit-index-url emit-marker-expression extra generate-hashes group no-annotate no-deps"
-    " no-emit-package no-extra no-header no-strip-extras no-strip-markers only-binary output-file"
-    " prefix python python-platform python-version require-hashes strict system target universal"
-    " verify-hashes".split()
+    {
+        *("all-extras", "allow-empty-requirements", "annotation-style", "break-system-packages"),
+        *("custom-compile-command", "emit-build-options", "emit-find-links"),
+        *("emit-index-annotation", "emit-index-url", "emit-marker-expression", "extra"),
+        *("generate-hashes", "group", "no-annotate", "no-deps", "no-emit-package", "no-extra"),
+        *("no-header", "no-strip-extras", "no-strip-markers", "only-binary", "output-file"),
+        *("prefix", "python", "python-platform", "python-version", "require-hashes", "strict"),
+        *("system", "target", "universal", "verify-hashes"),
+    }
 )
 TOP_LEVEL_SETTINGS = frozenset(
-    "add-bounds allow-insecure-host audit build-backend build-constraint-dependencies cache-dir"
-    " cache-keys check-url concurrent-builds concurrent-downloads concurrent-installs conflicts"
-    " constraint-dependencies default-groups dependency-groups dev-dependencies environments"
-    " exclude-dependencies graalpy-install-mirror http-proxy https-proxy index managed"
-    " minimum-libc-version native-tls no-binary-package no-build-package no-cache no-proxy offline"
-    " override-dependencies package preview preview-features publish-url pyodide-install-mirror"
-    " pypy-install-mirror python-downloads python-downloads-json-url python-install-mirror"
-    " python-preference prerelease-package required-environments required-version sources"
-    " system-certs trusted-publishing workspace".split()
+    {
+        *("add-bounds", "allow-insecure-host", "audit", "build-backend"),
+        *("build-constraint-dependencies", "cache-dir", "cache-keys", "check-url"),
+        *("concurrent-builds", "concurrent-downloads", "concurrent-installs", "conflicts"),
+        *("constraint-dependencies", "default-groups", "dependency-groups", "dev-dependencies"),
+        *("environments", "exclude-dependencies", "graalpy-install-mirror", "http-proxy"),
+        *("https-proxy", "index", "managed", "minimum-libc-version", "native-tls"),
+        *("no-binary-package", "no-build-package", "no-cache", "no-proxy", "offline"),
+        *("override-dependencies", "package", "preview", "preview-features", "publish-url"),
+        *("pyodide-install-mirror", "pypy-install-mirror", "python-downloads"),
+        *("python-downloads-json-url", "python-install-mirror", "python-preference"),
+        *("prerelease-package", "required-environments", "required-version", "sources"),
+        *("system-certs", "trusted-publishing", "workspace"),
+    }
 )
 _UV_SETTINGS = frozenset(name for setting in MACHINE_SETTINGS for name in setting.uv)
 
@@ -59,8 +67,8 @@ def read_pip_options(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the options that ``pip install`` would use, by long name with dashes, as raw text.
 
     For one option ``[install]`` wins over ``[global]``, and a ``PIP_*`` variable over both; for one
-    section the more important file wins. Raises :class:`UsageError`, as pip refuses to run, with the
-    line of a file that is invalid, or the name of a flag whose value is not a boolean.
+    section the more important file wins. Raises :class:`UsageError`, where pip refuses to
+    run, with the line of a file that is invalid, or a flag whose value is not a boolean.
     """
     return {name: text for name, (text, _) in locate_pip_options(environ).items()}
 
@@ -205,7 +213,7 @@ def _read_uv_table(path: Path) -> dict[str, Any] | None:
     import tomllib  # only if there is a file: container starts read this too
 
     try:
-        table = tomllib.loads(text)
+        table: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         # Not the same text as uv's, but the same line and without the values.
         line = re.search(r"line (\d+)", str(error))

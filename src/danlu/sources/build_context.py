@@ -79,7 +79,7 @@ def find_ignored(tree: ProjectTree, paths: Iterable[str]) -> set[str]:
         for path in paths
         if path == _LOCK_FILE or not _ALWAYS_EXCLUDED.isdisjoint(path.split("/"))
     }
-    return always | load_ignore_rules(tree).find_excluded(paths - always)
+    return always | load_ignore_rules(tree).filter_paths(paths - always)
 
 
 def _is_pattern(source: str) -> bool:

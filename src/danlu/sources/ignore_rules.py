@@ -1,9 +1,9 @@
 """Which files of a project its ignore file excludes, as the tool whose file it is says.
 
-``.dockerignore`` is read as BuildKit reads it. For ``.gitignore``, git itself answers, so that those
-in sub-directories, ``.git/info/exclude`` and tracked files count. ``.danluignore`` has the syntax of a
-single ``.gitignore`` at the project's top. See "Foreign formats mean what their own tool says" in
-docs/architecture/decisions.md.
+``.dockerignore`` is read as BuildKit reads it. For ``.gitignore``, git itself answers: those in
+sub-directories, ``.git/info/exclude`` and tracked files count. ``.danluignore`` has the syntax of
+one ``.gitignore`` at the project's top. The reasons are in docs/architecture/decisions.md, "Foreign
+formats mean what their own tool says".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class IgnoreRules:
     """
 
     def excludes(self, path: str, *, is_dir: bool) -> bool:
-        """Return whether ``path`` is excluded; what it is in is not."""
+        """Return whether ``path``, in a directory that is not excluded, is excluded."""
         return False
 
     def may_include_below(self, directory: str) -> bool:
@@ -55,7 +55,7 @@ class IgnoreRules:
         """Return the rules for what is in ``directory``, which contains ``names``."""
         return self
 
-    def find_excluded(self, paths: Iterable[str]) -> set[str]:
+    def filter_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of ``paths``, files that need not exist, that are excluded."""
         return {
             path
@@ -170,7 +170,7 @@ class DockerignoreRules(IgnoreRules):
                 is_excluded = not is_exception
         return is_excluded, matches
 
-    def find_excluded(self, paths: Iterable[str]) -> set[str]:
+    def filter_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of ``paths`` that are excluded."""
         return {path for path in paths if self._match_path(path)[0]}
 
@@ -233,7 +233,7 @@ class PathspecRules(IgnoreRules):
 
 
 class RulesWithoutGit(PathspecRules):
-    """The ``.gitignore`` of a project that is no repository; others below it are refused."""
+    """The ``.gitignore`` of a project outside of repositories; others below it are refused."""
 
     def enter_directory(self, directory: str, names: Iterable[str]) -> IgnoreRules:
         """Return these rules."""
@@ -272,7 +272,7 @@ class GitRules(IgnoreRules):
             return self
         return GitRules(self._project, f"{directory}/")
 
-    def find_excluded(self, paths: Iterable[str]) -> set[str]:
+    def filter_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of ``paths``, files that need not exist, that are excluded."""
         paths_at: dict[str, list[str]] = {}
         for path in paths:
@@ -287,7 +287,7 @@ class GitRules(IgnoreRules):
             if boundary in ignored:
                 excluded.update(below)
             elif boundary not in below and (self._project / boundary / ".git").exists():
-                excluded |= GitRules(self._project, f"{boundary}/").find_excluded(below)
+                excluded |= GitRules(self._project, f"{boundary}/").filter_paths(below)
         return excluded
 
     def _find_boundary(self, path: str) -> str:

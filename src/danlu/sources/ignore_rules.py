@@ -202,10 +202,10 @@ def _compile_pattern(pattern: str) -> Callable[[str], object]:
         return lambda path: path.startswith(pattern[:-2])
     if any("^" in (token["plain"] or "") for token in tokens):
         raise ValueError("^ outside a class is not supported in a pattern with wildcards")
-    return re.compile("".join(map(_translate_token, tokens))).fullmatch
+    return re.compile("".join(map(_translate_part, tokens))).fullmatch
 
 
-def _translate_token(token: re.Match[str]) -> str:
+def _translate_part(token: re.Match[str]) -> str:
     if token["deep"]:
         return ".*" if token.end() == len(token.string) else "(?:.*/)?"
     if token["members"]:

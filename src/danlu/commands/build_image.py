@@ -188,7 +188,9 @@ def make_build_plan(
     if instead is not None:
         targets[-1] = replace(targets[-1], environment=instead[0], lock=instead[1])
     assembled = assemble_targets(targets, platform)
-    metadata = {"file": request.project.file, "function": request.project.target}
+    metadata = {"function": request.project.target}
+    if options.trusted:
+        metadata["file"] = request.project.file
     if lock.python is not None:
         metadata |= describe_python(lock.python.executable, make_scheme(lock.python))
     editable = [package.name for package in lock.packages if package.editable]
@@ -205,6 +207,7 @@ def make_build_plan(
         secrets=dict(options.secrets),
         ssh=options.ssh,
         metadata=metadata,
+        trusted=options.trusted,
         debug=options.debug,
         addresses=addresses,
     )

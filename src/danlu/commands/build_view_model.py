@@ -56,7 +56,7 @@ class RunningVertex(msgspec.Struct):
 
     @property
     def transfer(self) -> str:
-        """``30 MB``, then ``3.1 MB of 30 MB``, or ``7 of 81 unpacked`` while a transfer runs, else empty."""
+        """``3.1 MB of 30 MB`` or ``7 of 81 unpacked`` while a transfer runs, else empty."""
         if self.current >= self.total > 0:
             return ""  # the transfer is done, and something else still runs
         if self.unit:

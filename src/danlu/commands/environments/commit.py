@@ -141,7 +141,11 @@ def _read_changes(
         made_by = f"danlu commit {spec.name}"
         layer = store.commit_layer(staged, write_layer(staged, None), created_by=made_by)
         config = extend_config(image.config, layer.diff_id, made_by, created=datetime.now(UTC))
-        new = store.put_image(config, [*image.layers, layer.diff_id], names=[tag])
+        # Of the same trust as the image that was changed.
+        origin = {
+            name: image.metadata[name] for name in ("file", "function") if name in image.metadata
+        }
+        new = store.put_image(config, [*image.layers, layer.diff_id], names=[tag], metadata=origin)
         return CommitResult(changes, lines, new.digest)
 
 

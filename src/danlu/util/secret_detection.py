@@ -52,7 +52,7 @@ _NAME = re.compile(r"([\w.-]+)[\"'>\])]{0,3}[ \t]*(?:=>|[:=])?\s*[\"']?$")
 #: An option of one letter that is a password, and `echo` of one that a program reads.
 _SHORT_OPTION = re.compile("_[A-Za-z]|echo")
 
-#: What stands for a value: a variable, a template, a call, a path.
+#: What is used in place of a value: a variable, a template, a call, a path.
 _REFERENCE = re.compile(
     r"[$`%]\S|\{\{|<|\[|\(|@|&|!|.*\$\{|.*\$\(|.*(?:\.\.\.|…)|(?:[~.]{0,2}/[\w.-]+)+/?$|(.)\1*$",
     re.DOTALL,

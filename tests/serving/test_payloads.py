@@ -401,6 +401,7 @@ def test_arrays_by_name_reach_a_predictor_of_such() -> None:
         assert post(app, INVOKE, {"inputs": wrong}).status == 400
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("pandas_path")
 def test_a_data_frame_gets_the_names_and_types_of_its_columns() -> None:
     pandas = pytest.importorskip("pandas")
@@ -427,6 +428,7 @@ def test_a_data_frame_gets_the_names_and_types_of_its_columns() -> None:
         assert post(app, INVOKE, {"dataframe_split": split}).status == 400, (first, second)
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("pandas_path")
 def test_a_recorded_frame_keeps_its_names_and_types() -> None:
     pandas = pytest.importorskip("pandas")

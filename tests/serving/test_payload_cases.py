@@ -46,7 +46,7 @@ def read_got(case: dict[str, Any], answer: Any) -> Any:
     return answer.get("predictions", answer)["got"]
 
 
-def select_cases(*protocols: str) -> Any:
+def select_cases(*protocols: str) -> pytest.MarkDecorator:
     cases = [case for case in CASES if case["protocol"] in protocols]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case["name"])
 

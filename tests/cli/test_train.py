@@ -157,7 +157,8 @@ def test_variables_are_set_by_e_and_env_alike(
     )
     assert result.code == 0, result.err
     (submitted,) = jobs.submitted
-    main = submitted.job.replicas["Worker"].template["spec"]["containers"][0]
+    (spec,) = submitted.job.replicas.values()
+    main = spec.template["spec"]["containers"][0]
     assert {entry["name"]: entry["value"] for entry in main["env"]} == {
         "A": "$$(B)", "PASSED": "on", "C": "1 2"
     }  # fmt: skip

@@ -216,7 +216,7 @@ class EmbeddedContainer:
         work = resources.enter_context(store.staging())
         image, layers = find_environment_image(store, self._spec)
         self._image_config = parse_image_config(image.config)
-        return add_bytecode_trees(store, image, layers), work
+        return add_bytecode_trees(store, image, layers, self._environment.upper), work
 
     def _choose_init(self) -> tuple[str, ...]:
         """Return the first process: the distribution's tini if the image has it, else a shell."""

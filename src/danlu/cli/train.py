@@ -124,7 +124,8 @@ def command(
     it. Manage detached jobs with `danlu jobs`. Exits 1 if the job fails.
 
     A sweep runs a job for each combination of values: --NAME VALUE is appended to the script's
-    arguments, or replaces {NAME} in them.
+    arguments unless they contain {NAME} as a word or after an =. With --sweep {NAME}=VALUES the
+    values are only substituted.
     """
     run = current_session()
     run.build_renderer(progress)  # mutes messages if stderr is for JSON

@@ -370,8 +370,8 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "metric-pattern",
         "REGEX",
-        "Read the metric from the leader's log: 'loss=([0-9.]+)'.",
-        ("loss=([0-9.]+)",),
+        r"Read the metric from the leader's log: 'loss=(\S+)'.",
+        (r"loss=(\S+)",),
         convert.pattern,
         aliases=("pattern",),
         field="pattern",

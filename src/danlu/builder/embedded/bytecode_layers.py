@@ -121,7 +121,7 @@ def _find_replaced(trees: Sequence[str], site: str) -> set[int]:
     """Return the positions of trees whose Python files a later tree changes, hides or removes.
 
     ``trees`` are in overlayfs's form, lowest first; only what they have in ``site`` counts. The
-    same file in two trees (namespace packages have them) is no change.
+    same file in two trees (namespace packages have them) does not count.
     """
     replaced: set[int] = set()
     pending = [("", list(enumerate(trees)))]

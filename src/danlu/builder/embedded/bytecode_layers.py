@@ -32,7 +32,7 @@ def add_bytecode_trees(
     bytecode of a wheel lies directly over the wheel, so whatever hides a directory of the wheel
     hides its bytecode, too.
     """
-    compiled = _find_compiled(store, image, stack)
+    compiled = _find_image_bytecode(store, image, stack)
     if upper is not None:
         wheels = [layer for layer in stack if layer.diff_id in compiled]
         for prefix in list_prefixes(image):
@@ -40,7 +40,7 @@ def add_bytecode_trees(
             # Anything else in its place hides it.
             if (upper / site).is_dir():
                 trees = [*(str(layer.tree) for layer in wheels), str(upper)]
-                for number in _find_replaced(trees, site):
+                for number in _find_replaced_trees(trees, site):
                     compiled.pop(wheels[number].diff_id, None)
     trees_of_image = []
     for layer in stack:
@@ -61,7 +61,9 @@ def _image_key(image: StoredImage) -> str:
     return f"bytecode-of:{_VERSION}:{image.digest}"
 
 
-def _find_compiled(store: Store, image: StoredImage, stack: Sequence[Layer]) -> dict[DiffId, Layer]:
+def _find_image_bytecode(
+    store: Store, image: StoredImage, stack: Sequence[Layer]
+) -> dict[DiffId, Layer]:
     record = store.record(_image_key(image))
     known = store.layers(record["layers"]) if record is not None else None
     if record is not None and known is not None:
@@ -102,7 +104,7 @@ def find_unmodified_wheels(stack: Sequence[Layer], site: str) -> list[Layer]:
     A step that installs packages makes such a layer, too: what counts is what lies over it, not who
     made it.
     """
-    replaced = _find_replaced([str(layer.tree) for layer in stack], site)
+    replaced = _find_replaced_trees([str(layer.tree) for layer in stack], site)
     return [
         layer
         for number, layer in enumerate(stack)
@@ -117,7 +119,7 @@ def _has_packages(site: Path) -> bool:
         return False
 
 
-def _find_replaced(trees: Sequence[str], site: str) -> set[int]:
+def _find_replaced_trees(trees: Sequence[str], site: str) -> set[int]:
     """Return the positions of trees whose Python files a later tree changes, hides or removes.
 
     ``trees`` are in overlayfs's form, lowest first; only what they have in ``site`` counts. The

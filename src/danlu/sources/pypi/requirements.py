@@ -170,7 +170,7 @@ def list_variables(text: str) -> list[str]:
 
 
 def _parse_line(line: str, file: Path, number: int, base: Path) -> list[RequirementLine]:
-    """Parse a logical line: a requirement, which options of its own may follow, or options."""
+    """Parse a logical line: options, or a requirement that may have options."""
 
     def refuse(problem: str, hint: str = "") -> ResolveError:
         shown = mask_credentials(line)

@@ -64,7 +64,6 @@ for axis, image, answer in zip(axes.flat, x_test, model.predict(x_test)):
     axis.set_title(answer)
     axis.axis("off")"""
 LOAD = """\
-%load_ext danlu.notebook
 from sklearn.datasets import load_digits
 
 x, y = load_digits(return_X_y=True)"""
@@ -184,18 +183,21 @@ def test_lab_trains_on_several_workers(
     browser: ChromiumBrowser,
     album: Path,
 ) -> None:
-    write_notebook(environment.project / "ensemble.ipynb", LOAD, ENSEMBLE, SCORES)
+    write_notebook(
+        environment.project / "ensemble.ipynb", LOAD, "%load_ext danlu.notebook", ENSEMBLE, SCORES
+    )
     notebook = environment_lab.open(browser, "ensemble.ipynb", height=900)
-    notebook.run(0)
-    notebook.wait_for_end(0, limit=60)
-    notebook.run(1)
-    notebook.until(1, "epoch 9", limit=60)
-    assert notebook.page.wait(f"{notebook.output(1)}.querySelector('svg')")
+    for number in (0, 1):
+        notebook.run(number)
+        notebook.wait_for_end(number, limit=60)
+    notebook.run(2)
+    notebook.until(2, "epoch 9", limit=60)
+    assert notebook.page.wait(f"{notebook.output(2)}.querySelector('svg')")
     notebook.page.evaluate("document.querySelector('.Toastify')?.remove()")
     notebook.page.photograph(album / "jupyter-distributed.png")
-    notebook.until(1, "succeeded in", limit=60)
-    notebook.run(2)
-    notebook.until(2, "'worker-1': 0.9", limit=60)
+    notebook.until(2, "succeeded in", limit=60)
+    notebook.run(3)
+    notebook.until(3, "'worker-1': 0.9", limit=60)
 
 
 @pytest.mark.needs("chromium")

@@ -44,17 +44,17 @@ class ManagedContainer:
     async def watch(self, *, grace: float) -> None:
         """Run the postStart hook, then probe, until the container has ended."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._check, grace)
+            group.start_soon(self._run_checks, grace)
             await self.running.wait()
             self._ended = True
             group.cancel_scope.cancel()
 
-    async def _check(self, grace: float) -> None:
+    async def _run_checks(self, grace: float) -> None:
         problem = await self._run_handler(self._spec.post_start, None)
         if problem:
             self.failure = f"postStart hook failed: {problem}"
         elif self._spec.liveness is not None:
-            self.failure = await self._probe(self._spec.liveness)
+            self.failure = await self._run_probe(self._spec.liveness)
             given = self._spec.liveness.get("terminationGracePeriodSeconds")
             grace = grace if given is None else given
         if self.failure:
@@ -85,7 +85,7 @@ class ManagedContainer:
             grace = max(grace - (time.monotonic() - begun), _MIN_GRACE_SECONDS)
         await self.running.stop(grace=grace)
 
-    async def _probe(self, probe: Mapping[str, Any]) -> str:
+    async def _run_probe(self, probe: Mapping[str, Any]) -> str:
         """Return why the container must be stopped; never, if its probe succeeds."""
         failures = 0
         await anyio.sleep(probe.get("initialDelaySeconds") or 0)

@@ -222,11 +222,11 @@ class _ContainerBuilder:
             ports=_container_ports(container),
             arguments=bool(args) and not container.get("command"),
             defaults=defaults or {},
-            **self._security(container),
-            **_lifecycle(container),
+            **self._security_fields(container),
+            **_find_handlers(container),
         )
 
-    def _security(self, container: Mapping[str, Any]) -> dict[str, Any]:
+    def _security_fields(self, container: Mapping[str, Any]) -> dict[str, Any]:
         context = {**self._security_context, **(container.get("securityContext") or {})}
         user, group = context.get("runAsUser"), context.get("runAsGroup")
         account = "" if user is None else str(user)
@@ -273,7 +273,7 @@ class _ContainerBuilder:
         return tuple(mounts)
 
 
-def _lifecycle(container: Mapping[str, Any]) -> dict[str, Any]:
+def _find_handlers(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the handlers of a container that can be run here."""
     hooks = container.get("lifecycle") or {}
     liveness = container.get("livenessProbe") or {}

@@ -11,21 +11,21 @@ _Fields = dict[str, Any]
 """Names of fields that are read, with a dict of those below them; None for everything below."""
 
 
-def _all(names: str) -> _Fields:
+def _leaf_fields(names: str) -> _Fields:
     return dict.fromkeys(names.split())
 
 
-_HANDLER = _all("exec sleep")
-_RESOURCES = _all("cpu memory nvidia.com/gpu")
-_SECURITY = _all("runAsUser runAsGroup runAsNonRoot")
+_HANDLER = _leaf_fields("exec sleep")
+_RESOURCES = _leaf_fields("cpu memory nvidia.com/gpu")
+_SECURITY = _leaf_fields("runAsUser runAsGroup runAsNonRoot")
 _CONTAINER: _Fields = {
-    **_all("name image command args workingDir env envFrom"),
-    "ports": _all("name containerPort"),
+    **_leaf_fields("name image command args workingDir env envFrom"),
+    "ports": _leaf_fields("name containerPort"),
     # Requests are for a scheduler; a sweep counts them.
     "resources": {"limits": _RESOURCES, "requests": None},
-    "volumeMounts": _all("name mountPath subPath subPathExpr readOnly"),
+    "volumeMounts": _leaf_fields("name mountPath subPath subPathExpr readOnly"),
     "lifecycle": {"preStop": _HANDLER, "postStart": _HANDLER},
-    "livenessProbe": _all(
+    "livenessProbe": _leaf_fields(
         "exec initialDelaySeconds periodSeconds timeoutSeconds failureThreshold successThreshold"
         " terminationGracePeriodSeconds"
     ),
@@ -37,7 +37,7 @@ _POD: _Fields = {
     "volumes": None,
     "securityContext": _SECURITY,
     # A variable may be one (fieldRef), and the replica's restart policy replaces the pod's.
-    **_all("serviceAccountName restartPolicy terminationGracePeriodSeconds"),
+    **_leaf_fields("serviceAccountName restartPolicy terminationGracePeriodSeconds"),
 }
 
 

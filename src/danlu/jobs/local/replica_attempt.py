@@ -105,7 +105,7 @@ class ReplicaAttempt:
                 for container in pod.sidecars:
                     sidecar, pipe = await self._start_container(container, engine(container))
                     group.start_soon(self._copy_output, pipe, log, sidecar.running)
-                    group.start_soon(self._watch, sidecar)
+                    group.start_soon(self._watch_container, sidecar)
                 exit = await self._run_main(pod.main, engine(pod.main), log)
             finally:
                 await self._stop_containers()
@@ -121,11 +121,11 @@ class ReplicaAttempt:
         self.active = self.started
         self._changed()
         async with anyio.create_task_group() as group:
-            group.start_soon(self._watch, main)
+            group.start_soon(self._watch_container, main)
             await self._copy_output(pipe, log, main.running)
         return await main.wait()
 
-    async def _watch(self, container: ManagedContainer) -> None:
+    async def _watch_container(self, container: ManagedContainer) -> None:
         await container.watch(grace=self.grace)
 
     async def _run_init_container(

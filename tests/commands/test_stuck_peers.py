@@ -90,7 +90,7 @@ def test_image_is_not_loaded_for_ever(
 def test_changes_of_a_container_are_not_read_for_ever(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = SimpleNamespace(mounts=(), account=None)
+    settings = SimpleNamespace(mounts=(), account=None, earlier_targets=())
     monkeypatch.setattr(docker_changes, "read_settings", lambda environment: settings)
     monkeypatch.setattr(docker_changes, "container_name", lambda environment: "box")
     environment = Mock(read_spec=lambda: SimpleNamespace(engine="docker"))

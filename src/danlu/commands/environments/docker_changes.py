@@ -2,7 +2,7 @@
 
 The engine lists what differs from the image of the container. After a change of settings that is an
 image with the files of the container before (:func:`changes_image`), so that the whole root is
-compared with the image that danlu built. What danlu and the engine put there is no change: mount
+compared with the image that danlu built. What danlu and the engine put there does not count: mount
 points, and the account of this machine's user.
 """
 

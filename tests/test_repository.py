@@ -207,3 +207,10 @@ def test_setup_prints_the_command_for_the_administrator(tmp_path: Path) -> None:
         assert package in line.split()
     assert line.endswith(" nobody-here")
     assert "usermod --add-subuids" in line
+
+
+def test_every_test_that_the_security_policy_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text()))
+    assert named
+    files = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named <= {name for text in files for name in re.findall(r"def (test_\w+)\(", text)}

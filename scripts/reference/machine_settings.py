@@ -21,6 +21,10 @@ listed has no effect, so a lock gives the same image on every machine.
 Options of pip are also variables (`constraint` is `PIP_CONSTRAINT`). For one setting, a `UV_*`
 variable wins over uv's files, and these win over pip's configuration. The build file and its
 requirements files win over all of them.
+
+A configuration that pip or uv refuses is an error with its file and line: a missing section or an
+option given twice in `pip.conf`, an unknown field in `uv.toml`. A `[tool.uv]` table that uv would
+ignore with a warning is one, too, because the private index in it would be ignored with it.
 """
 SECTIONS: dict[Decision, str] = {
     "resolving": """\

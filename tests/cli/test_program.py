@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import click
 import pytest
 
-from danlu.cli import program
+from danlu.cli import groups, program
 from danlu.cli.app import COMMANDS, root
-from danlu.cli.groups import DOCS_URL, SectionedGroup
+from danlu.cli.groups import REFERENCE_PAGE, SectionedGroup
 from danlu.errors import (
     BuildFileError,
     DanluError,
@@ -113,15 +112,21 @@ def test_environment_commands_are_listed_in_the_order_of_use(cli: Cli) -> None:
 
 def test_help_ends_with_the_page_of_the_reference(cli: Cli) -> None:
     root_directory = Path(__file__).parents[2]
-    page = (root_directory / "docs/reference/cli.md").read_text()
-    urls = tomllib.loads((root_directory / "pyproject.toml").read_text())["project"]["urls"]
-    assert urls["Documentation"] == DOCS_URL
+    page = root_directory / REFERENCE_PAGE
     for arguments in (["--help"], ["image", "--help"], ["jobs", "logs", "--help"]):
         last = cli(*arguments).out.splitlines()[-1]
         path = " ".join(["danlu", *arguments[:-1]])
         anchor = path.replace(" ", "-")
-        assert last == f"Documentation: {DOCS_URL}reference/cli/#{anchor}"
-        assert f"# {path}\n" in page
+        assert last == f"Documentation: {page}#{anchor}"
+        assert f"# {path}\n" in page.read_text()
+
+
+def test_help_outside_a_checkout_names_the_page_of_the_repository(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "REFERENCE_PAGE", "docs/missing.md")
+    last = cli("--help").out.splitlines()[-1]
+    assert last == "Documentation: docs/missing.md of danlu's repository"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from danlu.commands.jobs.first_failure import correct_first_failure
+from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.commands.jobs.report import summarize_job
 from danlu.commands.jobs.results import ReplicaError, find_causing_error
 from danlu.jobs.types import LogLine, ReplicaView
@@ -59,7 +59,10 @@ def find_first(
 
 def test_the_replica_whose_traceback_began_first_failed_first() -> None:
     lines = [*traceback(0, 1.002, "RuntimeError: no"), *traceback(1, 1.001, VALUE_ERROR)]
-    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines) == ("worker-1", "exit code 1")
+    assert find_first([ended(0, 1.01), ended(1, 1.02)], lines) == (
+        "worker-1",
+        f"{VALUE_ERROR} (line 1 of train.py)",
+    )
 
 
 def test_a_lost_connection_is_not_the_first_failure_even_if_it_is_printed_first() -> None:
@@ -94,7 +97,7 @@ def test_a_lost_connection_is_the_first_failure_if_no_other_explains_it() -> Non
 def test_a_replica_stopped_after_it_failed_is_shown_with_its_error() -> None:
     lines = [*traceback(0, 1.001, LOST), *traceback(1, 1.005, VALUE_ERROR)]
     replicas = [ended(0, 1.01), ended(1, 1.02, "Stopped", 143)]
-    assert find_first(replicas, lines) == ("worker-1", VALUE_ERROR)
+    assert find_first(replicas, lines) == ("worker-1", f"{VALUE_ERROR} (line 1 of train.py)")
 
 
 def test_a_replica_stopped_by_its_signal_did_not_fail() -> None:
@@ -140,9 +143,84 @@ def test_the_first_failure_of_an_earlier_attempt_is_kept() -> None:
     assert find_first([again, ended(1, 1.02)], lines, first=first)[0] == "worker-0"
 
 
+def printed(*texts: str, seconds: float = 1) -> list[LogLine]:
+    at = START + timedelta(seconds=seconds)
+    return [LogLine(replica(0), 0, number, at, text.encode()) for number, text in enumerate(texts)]
+
+
+FRAMES = (
+    "Traceback (most recent call last):",
+    '  File "/workspace/train.py", line 12, in <module>',
+    "    fit(data)",
+    '  File "/usr/lib/python3/dist-packages/numpy/core.py", line 7, in fit',
+    "    raise ValueError",
+)
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ((*FRAMES, "ValueError: no"), "ValueError: no (line 12 of train.py)"),
+        (("[rank0]: " + FRAMES[0], "[rank0]: ValueError: no"), "ValueError: no"),
+        (
+            (
+                *FRAMES,
+                "KeyError: 'a'",
+                "",
+                "During handling of the above exception, another exception occurred:",
+                "",
+                FRAMES[0],
+                '  File "/workspace/data.py", line 3, in load',
+                "RuntimeError: no data",
+            ),
+            "RuntimeError: no data (line 3 of data.py)",
+        ),
+        (
+            (
+                *FRAMES,
+                "ValueError: Caught ValueError in DataLoader worker process 0.",
+                "Original Traceback (most recent call last):",
+                '  File "/workspace/data.py", line 4, in __getitem__',
+                "ValueError: bad image",
+            ),
+            "ValueError: bad image (line 4 of data.py)",
+        ),
+        (
+            (*FRAMES, "ValueError: no", FRAMES[0], "launcher.ChildFailedError: train.py"),
+            "ValueError: no (line 12 of train.py)",
+        ),
+        (
+            (*FRAMES, "ValueError: no", "Exception ignored in: <function f>", *FRAMES, "OSError"),
+            "ValueError: no (line 12 of train.py)",
+        ),
+        (
+            ('  File "/workspace/train.py", line 5', "    x = = 1", "SyntaxError: invalid syntax"),
+            "SyntaxError: invalid syntax (line 5 of train.py)",
+        ),
+        ((*FRAMES, "\x1b[31mValueError: \x07no\x1b[0m"), "ValueError: no (line 12 of train.py)"),
+        (("no such luck",), "exit code 1"),
+    ],
+)
+def test_the_reason_is_the_error_and_the_line_of_the_users_file(
+    texts: Sequence[str], reason: str
+) -> None:
+    assert find_first([ended(0, 1.01)], printed(*texts)) == ("worker-0", reason)
+
+
+def test_an_error_that_the_program_survived_is_not_the_reason() -> None:
+    lines = printed(*FRAMES, "ValueError: no", seconds=1)
+    assert find_first([ended(0, 60)], lines) == ("worker-0", "exit code 1")
+
+
+def test_another_exit_code_than_that_of_an_exception_is_shown_with_the_error() -> None:
+    lines = printed("Fatal Python error: Segmentation fault")
+    found = find_first([ended(0, 1.01, code=139)], lines)[1]
+    assert found == "Fatal Python error: Segmentation fault; exit code 139 (as after SIGSEGV)"
+
+
 def test_the_view_of_a_running_job_is_left_alone() -> None:
     running = view("Running", first=FirstFailure(replica(0), time=START))
-    assert anyio.run(correct_first_failure, FakeJobs(), running) is running
+    assert anyio.run(explain_first_failure, FakeJobs(), running) is running
 
 
 def test_the_exception_of_a_replica_that_lost_a_connection_is_not_the_cause() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.commands.sweep.jobs import build_trial_submission
+from danlu.commands.sweep.metric_pattern import find_last_number
 from danlu.commands.sweep.report import SweepObjective, SweepReport, SweepTrial, parse_objective
 from danlu.commands.sweep.runner import GridSearch, PointProposal, run_sweep
 from danlu.commands.sweep.space import Point, build_grid, parse_axes
@@ -91,6 +94,57 @@ def test_metric_is_the_last_match_in_the_leader_log() -> None:
         0.7,
         0.8,
     ]
+
+
+DIGITS, WORD = r"loss=([0-9.]+)", r"loss=(\S+)"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("loss=1.2E+3", 1200.0),
+        ("loss=7.5e-05, lr=0.1", 7.5e-05),
+        ("loss=-0.5", -0.5),
+        ("loss=.5", 0.5),
+        ("loss=1.", 1.0),
+        ("loss=0.5 loss=nan", math.nan),
+        ("loss=-inf", -math.inf),
+        ("loss=Infinity.", math.inf),
+        # A part of something else is not a number.
+        ("loss=1.5k", math.nan),
+        ("loss=1,234", math.nan),
+        ("loss=1_000", math.nan),
+        ("loss=0x1f", math.nan),
+        ("loss=1.2.3", math.nan),
+        ("step 3", None),
+    ],
+)
+@pytest.mark.parametrize("pattern", [DIGITS, WORD])
+def test_metric_is_a_whole_number_whatever_the_pattern_captures(
+    pattern: str, line: str, value: float | None
+) -> None:
+    found = find_last_number(re.compile(pattern), line)
+    assert found == value if value is None else found == pytest.approx(value, nan_ok=True)
+
+
+def test_metric_may_have_a_unit_that_the_pattern_names_but_not_begin_inside_a_number() -> None:
+    assert find_last_number(re.compile("time=([0-9.]+)s"), "time=1.5s") == 1.5
+    assert find_last_number(re.compile("loss ([0-9.]+)|time=1"), "time=1") is None
+    assert math.isnan(find_last_number(re.compile("loss.*([0-9]+)"), "loss 0.25") or 0.0)
+
+
+@pytest.mark.parametrize("pattern", [DIGITS, WORD])
+@pytest.mark.parametrize(
+    "log",
+    [
+        ("loss=9", "\rloss=8\rloss=\x1b[32m0.25\x1b[0m\rdone"),
+        ("loss=9", "\rloss=0.25\x1b[K"),
+    ],
+)
+def test_metric_is_found_in_progress_bars(pattern: str, log: tuple[str, ...]) -> None:
+    jobs = ScriptedJobs(lambda submission: TrialScript(log=log))
+    report = report_of(jobs, measure=parse_objective(pattern=pattern))
+    assert {trial.value for trial in report.trials} == {0.25}
 
 
 @pytest.mark.parametrize("last", ["nan", "inf", "-", ""])
@@ -241,3 +295,10 @@ def test_summary_names_the_best_trial_or_why_there_is_none(
     trial: SweepTrial, objective: SweepObjective, sentence: str
 ) -> None:
     assert describe_best(SweepReport(objective, (trial,), 1)) == sentence
+
+
+def test_summary_says_that_all_trials_have_the_same_value() -> None:
+    trials = (BEST, replace(BEST, number=2, point={"lr": "0.2", "depth": "2"}))
+    assert describe_best(SweepReport(SweepObjective(), trials, 2)) == (
+        "all 2 jobs have the same loss, 0.25: does the program use lr, depth?"
+    )

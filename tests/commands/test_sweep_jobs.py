@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from danlu.commands.sweep.jobs import build_trial_submission, max_parallel_jobs, variable_name
+from danlu.commands.sweep.space import SweepAxis, parse_axis
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from danlu.training.pod_template import find_main_container
@@ -40,7 +41,12 @@ def main_command(given: Submission, type: str = "Worker", name: str = "pytorch")
         (["python"], ["t.py", "-v"], ["python", "t.py", "-v", *MORE]),
         ([], ["t.py"], ["t.py", *MORE]),
         (["t.py", "--rate={lr}"], [], ["t.py", "--rate=0.1", "--batch-size", "32"]),
-        (["t.py", "{lr}/{batch-size}", "{x}"], [], ["t.py", "0.1/32", "{x}"]),
+        (["t.py", "{lr}", "b={batch-size}", "{x}"], [], ["t.py", "0.1", "b=32", "{x}"]),
+        # In a path or another word it is not the program's parameter.
+        (["t.py", "--out", "out/{lr}"], [], ["t.py", "--out", "out/0.1", *MORE]),
+        (["t.py"], ["--out=o/{lr}-{batch-size}"], ["t.py", "--out=o/0.1-32", *MORE]),
+        (["t.py", "{lr}x", "--rate={lr}"], [], ["t.py", "0.1x", "--rate=0.1", *MORE[2:]]),
+        (["t.py", "$(DANLU_SWEEP_LR)"], [], ["t.py", "$(DANLU_SWEEP_LR)", *MORE[2:]]),
         (["sh", "-c", "t {lr} {batch-size}"], [], ["sh", "-c", "t 0.1 32"]),
         # The command of the image cannot be extended, but it has the variables.
         ([], [], []),
@@ -50,6 +56,28 @@ def test_values_are_appended_or_replace_placeholders(
     command: Sequence[str], args: Sequence[str], expected: Sequence[str]
 ) -> None:
     assert main_command(build_trial(submission(command=command, args=args))) == list(expected)
+
+
+def test_values_of_a_parameter_in_braces_are_only_substituted() -> None:
+    assert parse_axis("{size}=small,large") == SweepAxis(
+        "size", choices=("small", "large"), substituted=True
+    )
+    trial = build_trial_submission(
+        submission(command=["t.py", "--config", "conf/{size}.yaml"]),
+        {"size": "small"},
+        framework=find_framework("pytorch"),
+        name="mnist-1",
+        substituted={"size"},
+    )
+    assert main_command(trial) == ["t.py", "--config", "conf/small.yaml"]
+    with pytest.raises(UsageError, match="the command does not use size"):
+        build_trial_submission(
+            submission(command=["t.py"]),
+            {"size": "small"},
+            framework=find_framework("pytorch"),
+            name="mnist-1",
+            substituted={"size"},
+        )
 
 
 def test_placeholders_in_values_are_not_expanded() -> None:
@@ -83,6 +111,16 @@ def test_shell_command_without_a_placeholder_is_an_error(shell: list[str]) -> No
     with pytest.raises(UsageError, match="the shell command does not use lr") as caught:
         build_trial(submission(command=shell))
     assert caught.value.hint == "insert {lr} or $DANLU_SWEEP_LR where it belongs"
+
+
+def test_shell_command_with_a_placeholder_only_in_a_path_is_an_error() -> None:
+    shell = ["sh", "-c", "python t.py --out 'out/{lr}'"]
+    with pytest.raises(UsageError, match="the shell command uses lr only inside another word"):
+        build_trial(submission(command=shell), {"lr": "0.1"})
+    shell[2] += " --lr {lr}"
+    assert main_command(build_trial(submission(command=shell), {"lr": "0.1"}))[2].endswith(
+        "--out 'out/0.1' --lr 0.1"
+    )
 
 
 def test_shell_command_that_reads_the_variables_is_unchanged() -> None:

@@ -224,3 +224,17 @@ def test_plan_with_lock_fetches_includes(project: Project, tmp_path: Path) -> No
     assert "apt file" in plan.stdout
     assert "?" not in plan.stdout
     assert (project.directory / "danlu.lock").exists()
+
+
+def test_the_build_file_of_a_bug_report_gets_no_credentials(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://me:hunter2@index.example/simple")
+    project.write('run(["(env; cat /etc/xdg/pip/pip.conf) >/seen 2>&1 || true"])')
+    project("lock")
+    project("report", "-o", "bundle.tar.gz")
+    digest = project("reproduce", "bundle.tar.gz").stdout.strip()
+    look = ("--", "sh", "-c", "cat /seen; cat /etc/xdg/pip/pip.conf; true")
+    assert "hunter2" not in project("run", "--image", digest, *look).stdout
+    project("build", "--no-cache")
+    assert "hunter2" in project("run", *look).stdout

@@ -84,7 +84,9 @@ def test_exception_in_a_container_is_the_cause_of_the_failure(environment: Proje
     def work() -> None:
         raise LookupError(f"lost in Python {os.sys.version_info[0]}")  # type: ignore[attr-defined]
 
-    with pytest.raises(JobFailed, match="worker-0 failed first: exit code 1") as caught:
+    with pytest.raises(
+        JobFailed, match="worker-0 failed first: LookupError: lost in Python"
+    ) as caught:
         danlu.train(by_value(work), workers=1, env="build.envd", log=None, name="work-raises")
     assert isinstance(caught.value.__cause__, LookupError)
     assert str(caught.value.__cause__) == f"lost in Python {sys.version_info[0]}"

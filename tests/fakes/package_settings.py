@@ -13,6 +13,7 @@ import msgspec
 
 from danlu.sandbox.machine_settings import MACHINE_SETTINGS, MachineSetting
 from danlu.sandbox.pip_indexes import render_uv_toml
+from danlu.sandbox.pip_uv_config import PIP_TABLE_SETTINGS
 
 #: Values other than "1" and true. ``{files}`` is a directory with the files that they name.
 _TEXTS = {
@@ -114,19 +115,6 @@ for _name in (
 ):
     _UV_VALUES[_name] = [] if "environments" in _name else ["absent"]
 
-#: Settings that belong below ``[pip]`` in uv's files.
-_PIP_TABLE = frozenset(
-    {
-        *("python", "system", "break-system-packages", "target", "prefix", "only-binary", "strict"),
-        *("extra", "all-extras", "no-extra", "no-deps", "group", "allow-empty-requirements"),
-        *("output-file", "no-strip-extras", "no-strip-markers", "no-annotate", "no-header"),
-        *("custom-compile-command", "generate-hashes", "python-version", "python-platform"),
-        *("universal", "no-emit-package", "emit-index-url", "emit-find-links"),
-        *("emit-build-options", "emit-marker-expression", "emit-index-annotation"),
-        *("annotation-style", "require-hashes", "verify-hashes"),
-    }
-)
-
 
 class SettingCase(msgspec.Struct, frozen=True):
     """One spelling of a setting: the variables or the text of a file that set it."""
@@ -187,7 +175,9 @@ def _iter(setting: MachineSetting) -> Iterator[SettingCase]:
         yield SettingCase(setting, name, pip_conf=f"[install]\n{name} = {value}\n")
     for name in setting.uv:
         text = render_uv_toml({name: _UV_VALUES.get(name, _TEXTS.get(name, True))})
-        yield SettingCase(setting, name, uv_toml=f"[pip]\n{text}" if name in _PIP_TABLE else text)
+        yield SettingCase(
+            setting, name, uv_toml=f"[pip]\n{text}" if name in PIP_TABLE_SETTINGS else text
+        )
     for name in setting.variables:
         variable = name.replace("*", "DOWNLOADS" if "CONCURRENT" in name else "MORE")
         if not variable.startswith("PIP_"):

@@ -123,7 +123,7 @@ def test_job_failure_without_a_replica_uses_the_jobs_message() -> None:
 def test_sys_exit_is_the_failure_reason(exception_record: dict[str, Any]) -> None:
     exit_record = {**exception_record, "type": "SystemExit", "message": "3"}
     error = make_cell_error(0, "Failed", raised={0: exit_record})
-    assert error.reason == "the cell called sys.exit(3)"
+    assert error.reason == "it called sys.exit(3)"
 
 
 def test_rejected_cell_has_a_hint_and_no_traceback(tmp_path: Path) -> None:

@@ -139,15 +139,6 @@ def test_options_of_pip_are_located(machine: ConfigDirectories) -> None:
     }
 
 
-def test_broken_file_counts_as_empty(machine: ConfigDirectories) -> None:
-    machine.give("etc/pip.conf", "this is not ini")
-    machine.give("home/.config/uv/uv.toml", "this is not toml")
-    (machine.root / "venv").mkdir()
-    (machine.root / "venv/pip.conf").write_bytes(b"[global]\nindex-url = \xff\n")
-    assert machine.pip() == {}
-    assert machine.uv() == {}
-
-
 #: Says which parsers are loaded after both configurations were read.
 LOADED = """
 import os, pathlib, sys

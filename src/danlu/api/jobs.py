@@ -199,7 +199,7 @@ def _failure_error(summary: JobSummary, result: JobResult, trusted: bool) -> Exc
     raised = first_error(result, first=first, trusted=trusted)
     if raised is None:
         return job_error(summary)
-    error = job_error(blame_replica(summary, result.view, raised.replica))
+    error = job_error(blame_replica(summary, result.view, raised.replica, raised.reason))
     error.details = tuple(raised.text.splitlines())
     error.__cause__ = raised.error
     return error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,8 +18,8 @@ from click.shell_completion import CompletionItem
 from danlu.cli.options import verbosity_options
 from danlu.util.suggest import closest_match
 
-#: The address of the documentation, as in ``project.urls`` of pyproject.toml.
-DOCS_URL = "https://danlu.dev/docs/"
+#: The page of the commands in the repository. There is no site yet.
+REFERENCE_PAGE = "docs/reference/cli.md"
 
 #: Names that users of kubectl, Docker and envd type, and ours for the same thing.
 _SYNONYMS = {
@@ -52,13 +53,15 @@ class CommandSpec:
 
 
 class DocumentedCommand(click.Command):
-    """A command whose help ends with the address of its page."""
+    """A command whose help ends with where its reference is."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the address of the command's section in the reference."""
+        """Write the section of the reference: a file of the checkout that danlu runs from."""
         anchor = ctx.command_path.replace(" ", "-")
+        page = Path(__file__).parents[3] / REFERENCE_PAGE
+        place = f"{page}#{anchor}" if page.is_file() else f"{REFERENCE_PAGE} of danlu's repository"
         formatter.write_paragraph()
-        formatter.write(f"Documentation: {DOCS_URL}reference/cli/#{anchor}\n")
+        formatter.write(f"Documentation: {place}\n")
 
 
 class SectionedGroup(DocumentedCommand, click.Group):

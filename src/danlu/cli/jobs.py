@@ -45,7 +45,7 @@ from danlu.commands.jobs.backends import (
     view_to_json,
     wait_for_finish,
 )
-from danlu.commands.jobs.first_failure import correct_first_failure
+from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.commands.jobs.prune import configured_policy, prune_jobs
 from danlu.commands.jobs.report import (
     describe_exit,
@@ -139,7 +139,7 @@ def show(name: str, replica: str, form: str) -> None:
             run.terminal.write_stdout(line)
         return
     earlier = anyio.run(list_earlier_runs, backend, name)
-    view = anyio.run(correct_first_failure, backend, view)
+    view = anyio.run(explain_first_failure, backend, view)
     if form == "json":
         names = [run_view.name for run_view in earlier]
         print_json(view_to_json(view) | {"earlierRuns": names}, run.terminal)

@@ -54,7 +54,7 @@ def command(
     target = f"{report.header.file}:{report.header.target}"
     project = Project.open(target, directory=report.project)
     run.project_directory = project.directory
-    options = BuildOptions(frozen=True, offline=offline)
+    options = BuildOptions(frozen=True, offline=offline, trusted=trust)
     built = build(
         project, settings=run.settings, options=options, progress=run.start_progress(progress)
     )

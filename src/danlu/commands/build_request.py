@@ -28,7 +28,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """The options of ``danlu build``; see the reference of the command line.
 
     An empty ``compression`` means zstd for outputs and gzip for pushes. ``ssh`` is the socket of
-    the agent for steps with ``ssh=True``, or None for no agent. ``cache_from`` and ``cache_to`` are
+    the agent for steps with ``ssh=True``, or None for no agent. ``trusted`` is whether the build
+    file is the user's own. ``cache_from`` and ``cache_to`` are
     caches of BuildKit, as ``buildctl`` reads them.
     """
 
@@ -43,6 +44,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     secrets: tuple[tuple[str, Path], ...] = ()
     ssh: Path | None = None
     debug: bool = False
+    trusted: bool = True
     metadata_file: Path | None = None
     compression: str = ""
     bytecode: bool = False

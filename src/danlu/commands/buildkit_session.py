@@ -31,6 +31,7 @@ async def open_session(
             platform=(platform.os, platform.architecture),
             import_cache=request.options.cache_from,
             fresh=request.options.no_cache,
+            trusted=request.options.trusted,
         )
         async with session:
             yield session

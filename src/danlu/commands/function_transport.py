@@ -23,7 +23,13 @@ import msgspec
 
 from danlu import replica_runtime
 from danlu.commands.jobs.report import WORKSPACE
-from danlu.commands.jobs.results import find_causing_error, open_error, open_values, rebuild_error
+from danlu.commands.jobs.results import (
+    describe_error,
+    find_causing_error,
+    open_error,
+    open_values,
+    rebuild_error,
+)
 from danlu.errors import UsageError
 from danlu.jobs.types import JobResult
 from danlu.replica_runtime import call_entry, report
@@ -72,9 +78,10 @@ class RemoteCall(msgspec.Struct, frozen=True):
 
 
 class RaisedError(msgspec.Struct, frozen=True):
-    """An exception of a replica: its traceback, and the exception itself if it could be rebuilt."""
+    """An exception of a replica: one line, the traceback, and itself if it could be rebuilt."""
 
     replica: str
+    reason: str
     text: str
     error: BaseException | None = None
 
@@ -270,7 +277,7 @@ def first_error(result: JobResult, *, first: str = "", trusted: bool = False) ->
         return None
     name = find_causing_error(reports)
     error = rebuild_error(reports[name], trusted=trusted, compare=False)
-    return RaisedError(name, reports[name].text, error)
+    return RaisedError(name, describe_error(reports[name]), reports[name].text, error)
 
 
 def _open_call_value(data: bytes, result: JobResult, trusted: bool) -> Any:

@@ -137,6 +137,7 @@ def run_command(
                 user=user,
                 terminal=terminal,
                 edits=gpu_edits,
+                trusted=stored.is_built_here,
                 work=work,
                 runtime_name=settings.config.runtime,
                 seccomp=seccomp,

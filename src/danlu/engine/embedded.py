@@ -68,6 +68,7 @@ def run_command(
     edits: ContainerEdits | None = None,
     init: Sequence[str] = (),
     shm_size: int = 0,
+    trusted: bool = False,
 ) -> int:
     """Run ``args`` (by default the image's command) on ``layers`` and return the exit code.
 
@@ -75,7 +76,8 @@ def run_command(
     directory on the store's file system; changes that the program makes to its root are discarded.
     Targets of ``volumes`` may start with ``~/``. ``init`` are commands of the shell to run before,
     in the same container: if one fails, stderr names it and the exit code is 1. ``shm_size`` is the
-    bytes of ``/dev/shm``, 0 for the kernel's default. ``edits`` give it devices. ``user`` (by
+    bytes of ``/dev/shm``, 0 for the kernel's default. A ``trusted`` image gets this machine's
+    settings of pip and uv. ``edits`` give it devices. ``user`` (by
     default the image's) is a name or number. With ``terminal`` it gets a terminal connected to
     ours; without, it shares our input and output. SIGINT, SIGTERM, SIGHUP and SIGQUIT are
     forwarded. Exit codes: 128+n for signal n, 126 and 127 as in shells. Requires
@@ -104,7 +106,7 @@ def run_command(
         process,
         RootFilesystem(tuple(layers)),
         mounts=mounts,
-        network_env=network_env.detect_network_environment(work),
+        network_env=network_env.detect_network_environment(work, trusted=trusted),
         network=True,
         work=work,
         # If both outputs are one file, they are joined inside: the runtime copies two pipes, which

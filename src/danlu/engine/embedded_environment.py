@@ -122,7 +122,6 @@ class EmbeddedContainer:
     async def start(self, cgroups: CgroupManager, resources: ExitStack) -> None:
         """Mount the root and start the first process; see :class:`EmbeddedEngine`."""
         trees, work = self._open_layers(resources)
-        self._network_env = network_env.detect_network_environment(work)
         # Users that were added inside are found, too.
         self._layers = (*trees, self._environment.upper)
         self._view = LayerView(self._layers)
@@ -216,7 +215,10 @@ class EmbeddedContainer:
         work = resources.enter_context(store.staging())
         image, layers = find_environment_image(store, self._spec)
         self._image_config = parse_image_config(image.config)
-        return add_bytecode_trees(store, image, layers), work
+        self._network_env = network_env.detect_network_environment(
+            work, trusted=image.is_built_here
+        )
+        return add_bytecode_trees(store, image, layers, self._environment.upper), work
 
     def _choose_init(self) -> tuple[str, ...]:
         """Return the first process: the distribution's tini if the image has it, else a shell."""

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from danlu.commands.jobs.report import JobSummary, job_error
-from danlu.commands.jobs.results import ReplicaError, find_causing_error, open_error, rebuild_error
+from danlu.commands.jobs.results import (
+    ReplicaError,
+    describe_error,
+    find_causing_error,
+    open_error,
+    rebuild_error,
+)
 from danlu.errors import DanluError, JobFailed
 from danlu.jobs.types import JobResult
 
@@ -48,7 +54,7 @@ def cell_error(summary: JobSummary, result: JobResult, *, trusted: bool = False)
 
 def _add_traceback(error: CellFailed, message: str, raised: ReplicaError, trusted: bool) -> None:
     error.traceback, error.line = raised.text.rstrip("\n"), raised.line
-    error.reason = _failure_reason(raised)
+    error.reason = describe_error(raised)
     head = message.partition(": ")[0]
     line = f" (line {raised.line} of the cell)" if raised.line else ""
     error.message = f"{head}: {error.replica} failed first: {error.reason}{line}"
@@ -58,15 +64,6 @@ def _add_traceback(error: CellFailed, message: str, raised: ReplicaError, truste
         return
     error.details = tuple(error.traceback.split("\n"))
     error.__cause__ = rebuild_error(raised, trusted=trusted)
-
-
-def _failure_reason(raised: ReplicaError) -> str:
-    if raised.refused:
-        return raised.message
-    if raised.type == "SystemExit":
-        return f"the cell called sys.exit({raised.message})"
-    first = raised.message.split("\n")[0]
-    return f"{raised.type}: {first}" if first else raised.type
 
 
 def _root_cause(summary: JobSummary, result: JobResult) -> tuple[str, ReplicaError | None]:

@@ -1,7 +1,8 @@
 """What a step needs to reach the network as this machine does: certificates, proxies, mirrors.
 
 All of it is environment variables and read-only mounts of one run; none of it ends up in a layer.
-The process's own environment and the image's own configuration files win.
+The process's own environment and the image's own configuration files win. Settings of pip and uv
+and passwords reach only images that were built here.
 """
 
 from __future__ import annotations
@@ -58,13 +59,21 @@ class NetworkEnvironment(msgspec.Struct, frozen=True):
 
 
 def detect_network_environment(
-    work: Path, environ: Mapping[str, str] | None = None
+    work: Path, environ: Mapping[str, str] | None = None, *, trusted: bool
 ) -> NetworkEnvironment:
-    """Return everything that this machine gives a step with network access.
+    """Return everything that this machine gives a program with network access.
 
-    Configuration files are written below ``work``, which must exist as long as the runs do.
+    Unless its image is ``trusted`` (:attr:`danlu.store.StoredImage.is_built_here`), these are
+    certificates and proxies without passwords. Configuration files are written below ``work``,
+    which must exist as long as the runs do.
     """
     env = os.environ if environ is None else environ
+    if not trusted:
+        variables = network_variables(env)
+        return NetworkEnvironment(
+            {name: _strip_password(value) for name, value in variables.items()},
+            certificate_mounts(env),
+        )
     indexes = pip_indexes.read_indexes(env)
     defaults = pip_indexes.write_config_files(indexes, work)
     return NetworkEnvironment(
@@ -72,6 +81,12 @@ def detect_network_environment(
         (*certificate_mounts(env), *indexes.mounts),
         defaults,
     )
+
+
+def _strip_password(address: str) -> str:
+    """Return a proxy's address, which may lack a scheme, without user and password."""
+    scheme, separator, rest = address.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def network_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,19 +6,58 @@ imported only if a file exists, because every start of a command reads this.
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from danlu.errors import Span, UsageError
+from danlu.sandbox.machine_settings import MACHINE_SETTINGS
+
 #: How pip and uv spell a flag that is set.
 TRUE_VALUES = frozenset({"1", "on", "t", "true", "y", "yes"})
+_FALSE_VALUES = frozenset({"0", "off", "f", "false", "n", "no"})
+
+#: The flags among pip's options that are read; pip refuses to run if a value is not a boolean.
+_PIP_FLAGS = frozenset({"disable-pip-version-check", "no-index", "pre", "prefer-binary"})
 
 _ETC = Path("/etc")
 
 #: Files of a project with uv's settings; the first hides the second.
 _PROJECT_FILES = ("uv.toml", "pyproject.toml")
+
+#: uv's settings that are valid in one table only: below ``[pip]``, or at the top.
+PIP_TABLE_SETTINGS = frozenset(
+    {
+        *("all-extras", "allow-empty-requirements", "annotation-style", "break-system-packages"),
+        *("custom-compile-command", "emit-build-options", "emit-find-links"),
+        *("emit-index-annotation", "emit-index-url", "emit-marker-expression", "extra"),
+        *("generate-hashes", "group", "no-annotate", "no-deps", "no-emit-package", "no-extra"),
+        *("no-header", "no-strip-extras", "no-strip-markers", "only-binary", "output-file"),
+        *("prefix", "python", "python-platform", "python-version", "require-hashes", "strict"),
+        *("system", "target", "universal", "verify-hashes"),
+    }
+)
+TOP_LEVEL_SETTINGS = frozenset(
+    {
+        *("add-bounds", "allow-insecure-host", "audit", "build-backend"),
+        *("build-constraint-dependencies", "cache-dir", "cache-keys", "check-url"),
+        *("concurrent-builds", "concurrent-downloads", "concurrent-installs", "conflicts"),
+        *("constraint-dependencies", "default-groups", "dependency-groups", "dev-dependencies"),
+        *("environments", "exclude-dependencies", "graalpy-install-mirror", "http-proxy"),
+        *("https-proxy", "index", "managed", "minimum-libc-version", "native-tls"),
+        *("no-binary-package", "no-build-package", "no-cache", "no-proxy", "offline"),
+        *("override-dependencies", "package", "preview", "preview-features", "publish-url"),
+        *("pyodide-install-mirror", "pypy-install-mirror", "python-downloads"),
+        *("python-downloads-json-url", "python-install-mirror", "python-preference"),
+        *("prerelease-package", "required-environments", "required-version", "sources"),
+        *("system-certs", "trusted-publishing", "workspace"),
+    }
+)
+_UV_SETTINGS = frozenset(name for setting in MACHINE_SETTINGS for name in setting.uv)
 
 #: Options of pip that have two names.
 _ALIASES = {"default-timeout": "timeout"}
@@ -28,7 +67,8 @@ def read_pip_options(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the options that ``pip install`` would use, by long name with dashes, as raw text.
 
     For one option ``[install]`` wins over ``[global]``, and a ``PIP_*`` variable over both; for one
-    section the more important file wins. Unreadable or invalid files count as empty.
+    section the more important file wins. Raises :class:`UsageError`, where pip refuses to
+    run, with the line of a file that is invalid, or a flag whose value is not a boolean.
     """
     return {name: text for name, (text, _) in locate_pip_options(environ).items()}
 
@@ -46,7 +86,14 @@ def locate_pip_options(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]
         for name, text in environ.items()
         if name.startswith("PIP_") and text
     }
-    return {**sections["global"], **sections["install"], **variables}
+    levels = (sections["global"], sections["install"], variables)
+    for name, (text, place) in (item for options in levels for item in options.items()):
+        if name in _PIP_FLAGS and text and text.lower() not in TRUE_VALUES | _FALSE_VALUES:
+            raise UsageError(
+                f"{text!r} is not a valid value for {name} in pip's configuration ({place})",
+                hint="use true or false",
+            )
+    return {name: value for options in levels for name, value in options.items()}
 
 
 def split_values(text: str) -> tuple[str, ...]:
@@ -58,7 +105,8 @@ def read_uv_settings(environ: Mapping[str, str], project: Path | None = None) ->
     """Return the settings that ``uv pip`` would use, from files only, not from its variables.
 
     With ``project``, the settings of that directory count too. ``[pip]`` wins over the top level;
-    lists are joined, the more important first. Invalid files count as empty.
+    lists are joined, the more important first. Raises :class:`UsageError` with the line for a file
+    that uv refuses, or whose settings uv would all ignore.
     """
     merged: dict[str, Any] = {}
     of_pip: dict[str, Any] = {}
@@ -94,7 +142,7 @@ def iter_uv_tables(
     Addresses in them are not relative to their files any more.
     """
     for path in _iter_uv_files(environ):
-        yield path, _parse_toml(path)
+        yield path, _read_uv_table(path) or {}
     if _discovers_config(environ):
         for directory in (project, *project.parents) if project else ():
             for name in _PROJECT_FILES:
@@ -108,6 +156,8 @@ def _iter_uv_files(environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the files of the system and the user, or the explicitly configured one."""
     named = environ.get("UV_CONFIG_FILE")
     if named:
+        if not os.path.isfile(named):
+            raise UsageError(f"{named} not found", hint="UV_CONFIG_FILE names it: correct it")
         yield Path(named)
     elif _discovers_config(environ):
         directories = _system_directories(environ)
@@ -152,11 +202,61 @@ def _is_true(environ: Mapping[str, str], variable: str) -> bool:
 
 def _read_uv_table(path: Path) -> dict[str, Any] | None:
     """Return uv's settings in ``path``, or None if it has none and uv would look further."""
-    if path.name != "pyproject.toml":
-        return _parse_toml(path) if path.is_file() else None
-    table = _parse_toml(path).get("tool", {})
-    table = table.get("uv") if isinstance(table, dict) else None
-    return table if isinstance(table, dict) else None
+    try:
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _refuse_file("uv", path, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _refuse_file("uv", path, "not UTF-8", _count_lines(error)) from error
+    import tomllib  # only if there is a file: container starts read this too
+
+    try:
+        table: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # Not the same text as uv's, but the same line and without the values.
+        line = re.search(r"line (\d+)", str(error))
+        number = int(line[1]) if line else text.count("\n") + 1
+        raise _refuse_file("uv", path, f"invalid TOML: {error}", number) from error
+    if path.name == "pyproject.toml":
+        tool = table.get("tool")
+        table = tool.get("uv") if isinstance(tool, dict) else None
+    if isinstance(table, dict):
+        _check_uv_settings(table, path, text)
+        return table
+    return None
+
+
+def _check_uv_settings(table: Mapping[str, Any], path: Path, text: str) -> None:
+    pip = table.get("pip", {})
+    unknown = [*(table.keys() - {"pip"} - (_UV_SETTINGS - PIP_TABLE_SETTINGS))]
+    if isinstance(pip, dict):
+        unknown += pip.keys() - (_UV_SETTINGS - TOP_LEVEL_SETTINGS)
+    for name in sorted(unknown):
+        found = re.search(rf"""^\s*(\[+[\w.]*\.)?["']?{re.escape(name)}\b""", text, re.MULTILINE)
+        line = text.count("\n", 0, found.end()) + 1 if found else 0
+        raise _refuse_file("uv", path, f"unknown field `{name}`", line)
+    indexes = table.get("index", [])
+    if not isinstance(indexes, list) or not all(
+        isinstance(index, dict) and isinstance(index.get("url"), str) for index in indexes
+    ):
+        raise _refuse_file("uv", path, "`index` is not a list of tables with a `url`")
+    if any(index.get("explicit") is True and not index.get("name") for index in indexes):
+        raise _refuse_file("uv", path, "an index with `explicit = true` requires a `name`")
+
+
+def _count_lines(error: UnicodeDecodeError) -> int:
+    return error.object[: error.start].count(b"\n") + 1
+
+
+def _refuse_file(program: str, path: Path, problem: str, line: int = 0) -> UsageError:
+    """Return the error about a file of settings, which may contain passwords: without its text."""
+    return UsageError(
+        f"cannot read {program}'s configuration {path}: {problem}",
+        span=Span(str(path), line) if line else None,
+        hint=f"correct the file: {program} does not use it either",
+    )
 
 
 def _home_directory(environ: Mapping[str, str]) -> Path:
@@ -172,8 +272,12 @@ def _system_directories(environ: Mapping[str, str]) -> Sequence[Path]:
     return [Path(directory) for directory in named.split(":") if directory]
 
 
+def _normalize_option(name: str) -> str:
+    return name.lower().replace("_", "-").removeprefix("--")
+
+
 def _long_name(name: str) -> str:
-    name = name.lower().replace("_", "-").removeprefix("--")
+    name = _normalize_option(name)
     return _ALIASES.get(name, name)
 
 
@@ -187,33 +291,28 @@ def _merge_settings(stronger: Mapping[str, Any], weaker: Mapping[str, Any]) -> d
 
 
 def _parse_ini(path: Path) -> dict[str, dict[str, str]]:
-    text = _read_text(path)
-    if not text:
-        return {}
+    try:
+        data = path.read_bytes()
+        text = data.decode()
+    except OSError:
+        return {}  # pip ignores these, too
+    except UnicodeDecodeError as error:
+        raise _refuse_file("pip", path, "invalid UTF-8 characters", _count_lines(error)) from error
     import configparser  # only if there is a file: container starts read this too
 
-    parser = configparser.RawConfigParser(strict=False)
+    parser = configparser.RawConfigParser()
+    # The names of an option are one: pip refuses a second one in another spelling.
+    parser.optionxform = _normalize_option  # type: ignore[method-assign, assignment]
     try:
         parser.read_string(text)
-    except configparser.Error:
-        return {}
+    except configparser.DuplicateOptionError as error:
+        problem = f"option {error.option!r} in section {error.section!r} already exists"
+        raise _refuse_file("pip", path, problem, error.lineno or 0) from None
+    except configparser.DuplicateSectionError as error:
+        problem = f"section {error.section!r} already exists"
+        raise _refuse_file("pip", path, problem, error.lineno or 0) from None
+    except configparser.MissingSectionHeaderError as error:
+        raise _refuse_file("pip", path, "no section header", error.lineno) from None
+    except configparser.ParsingError as error:
+        raise _refuse_file("pip", path, "not an option", error.errors[0][0]) from None
     return {name: dict(parser.items(name)) for name in parser.sections()}
-
-
-def _parse_toml(path: Path) -> dict[str, Any]:
-    text = _read_text(path)
-    if not text:
-        return {}
-    import tomllib  # only if there is a file: container starts read this too
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -22,21 +22,23 @@ _MERGE_STREAMS = 'exec "$@" 2>&1'
 
 
 class Sandbox:
-    """Run processes in containers.
+    """Run the processes of builds in containers.
 
     ``work`` is a private directory on the store's file system. ``name`` selects the runtime and
-    ``seccomp`` the system call filter (the settings ``runtime`` and ``seccomp``). Raises
-    :class:`MachineError` if no OCI runtime is installed. Requires
-    :func:`danlu.sandbox.userns.enter`.
+    ``seccomp`` the system call filter (the settings ``runtime`` and ``seccomp``). ``trusted`` is
+    whether the build file is the user's own. Raises :class:`MachineError` if no OCI runtime is
+    installed. Requires :func:`danlu.sandbox.userns.enter`.
     """
 
-    def __init__(self, work: Path, *, name: str = "", seccomp: str = "") -> None:
+    def __init__(
+        self, work: Path, *, name: str = "", seccomp: str = "", trusted: bool = True
+    ) -> None:
         if not userns.has_entered():
             raise RuntimeError("userns.enter() must be called before a sandbox is made")
         self.work = work.absolute()
         self._runtime = runtime.find_runtime(name)
         self._seccomp = seccomp
-        self._network_env = network_env.detect_network_environment(self.work)
+        self._network_env = network_env.detect_network_environment(self.work, trusted=trusted)
 
     async def run(
         self,

@@ -17,10 +17,8 @@ import msgspec
 
 from danlu.errors import OutsideError, UsageError
 from danlu.sources.file_digests import FileDigests, hash_descriptor
+from danlu.sources.ignore_rules import IgnoreRules, load_ignore_rules
 from danlu.util.safe_paths import MAX_DEPTH, ProjectTree
-
-#: The first of these files that exists lists the project files to ignore.
-IGNORE_FILES = (".danluignore", ".dockerignore", ".gitignore")
 
 #: Never part of a context, regardless of the ignore file.
 _ALWAYS_EXCLUDED = frozenset({".git"})
@@ -54,9 +52,11 @@ class ContextEntry(msgspec.Struct, frozen=True, gc=False):
 def list_entries(tree: ProjectTree, source: str) -> list[ContextEntry]:
     """List what ``source`` (a file, directory or pattern in the project) refers to, sorted.
 
-    A file or symlink named explicitly is included even if an ignore file excludes it; inside
-    directories, ignored files are left out. Raises :class:`UsageError` if nothing matches or it is
-    outside the project.
+    ``list_entries(tree, ".")`` is the list of what belongs to a project, wherever it is copied to.
+    What the project's ignore file excludes does not (:func:`load_ignore_rules`), nor ``.git`` and
+    ``danlu.lock``; a directory whose content is excluded does. A file or symlink that ``source``
+    names is included even if an ignore file excludes it. Raises :class:`UsageError` if nothing
+    matches or it is outside the project.
     """
     relative = os.fsdecode(b"/".join(tree.split(source))) or "."
     status = tree.status(relative)
@@ -68,6 +68,20 @@ def list_entries(tree: ProjectTree, source: str) -> list[ContextEntry]:
     return sorted(entries, key=lambda entry: os.fsencode(entry.target))
 
 
+def find_ignored(tree: ProjectTree, paths: Iterable[str]) -> set[str]:
+    """Return those of ``paths``, files that need not exist, that do not belong to the project.
+
+    The counterpart of ``list_entries(tree, ".")`` for files that another machine has.
+    """
+    paths = set(paths)
+    always = {
+        path
+        for path in paths
+        if path == _LOCK_FILE or not _ALWAYS_EXCLUDED.isdisjoint(path.split("/"))
+    }
+    return always | load_ignore_rules(tree).filter_paths(paths - always)
+
+
 def _is_pattern(source: str) -> bool:
     return any(mark in source for mark in "*?[")
 
@@ -77,7 +91,7 @@ def _list_named_path(
 ) -> list[ContextEntry]:
     if stat.S_ISDIR(status.st_mode):
         prefix = "" if relative == "." else f"{relative}/"
-        return list(_list_directory(tree, prefix, len(prefix), _load_ignore_rules(tree)))
+        return list(_list_directory(tree, prefix, len(prefix), load_ignore_rules(tree)))
     entry = ContextEntry(relative, os.path.basename(relative), status, is_named=True)
     if entry.is_special:
         raise UsageError(
@@ -88,111 +102,85 @@ def _list_named_path(
 
 
 def _list_matches(tree: ProjectTree, pattern: str) -> Iterator[ContextEntry]:
-    ignored = _load_ignore_rules(tree)
+    rules = load_ignore_rules(tree)
     try:
         matches = sorted(tree.project.glob(pattern))
     except (ValueError, NotImplementedError) as error:
         raise UsageError(f"{pattern} is not a valid pattern: {error}") from error
     for match in matches:
         relative = str(match.relative_to(tree.project))
-        if ignored(relative, match.is_dir()):
+        is_dir = match.is_dir()
+        is_excluded = rules.excludes(relative, is_dir=is_dir)
+        if is_excluded and not (is_dir and rules.may_include_below(relative)):
             continue
         # A pattern also follows symlinked directories; `status` rejects those that lead outside.
         status = tree.status(relative)
         if status is None:
             continue
-        yield ContextEntry(relative, match.name, status)
+        below = list[ContextEntry]()
         if stat.S_ISDIR(status.st_mode):
-            yield from _list_directory(
-                tree, f"{relative}/", len(relative) - len(match.name), ignored
-            )
+            below += _list_directory(tree, f"{relative}/", len(relative) - len(match.name), rules)
+        if below or not is_excluded:
+            yield ContextEntry(relative, match.name, status)
+            yield from below
 
 
 def _list_directory(
-    tree: ProjectTree, prefix: str, cut: int, ignored: Callable[[str, bool], bool]
+    tree: ProjectTree, prefix: str, cut: int, rules: IgnoreRules
 ) -> Iterator[ContextEntry]:
     """Yield the entries below ``prefix``; ``cut`` characters of their paths are not in
     ``target``.
     """
+    parts = prefix.split("/")
+    for above in ("/".join(parts[:count]) for count in range(1, len(parts))):
+        if rules.excludes(above, is_dir=True) and not rules.may_include_below(above):
+            return
+        if tree.status(f"{above}/.git") is not None:
+            rules = rules.enter_directory(above, [".git"])
     directory = tree.open_directory(tree.split(prefix or "."))
     if directory is None:
         return
     own = os.dup(directory)  # the tree may close its descriptor while this one is in use
     try:
-        yield from _walk_directory(own, prefix, cut, ignored)
+        yield from _walk_directory(own, prefix, cut, rules)
     finally:
         os.close(own)
 
 
 def _walk_directory(
-    directory: int, prefix: str, cut: int, ignored: Callable[[str, bool], bool]
+    directory: int, prefix: str, cut: int, rules: IgnoreRules
 ) -> Iterator[ContextEntry]:
     if prefix.count("/") > MAX_DEPTH:
         raise UsageError(f"{prefix[:60]}… is more than {MAX_DEPTH} directories deep")
     with os.scandir(directory) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
+    rules = rules.enter_directory(prefix[:-1], [entry.name for entry in entries])
     for entry in entries:
         name = entry.name
         path = prefix + name
         is_dir = entry.is_dir(follow_symlinks=False)
-        if name in _ALWAYS_EXCLUDED or path == _LOCK_FILE or ignored(path, is_dir):
+        if name in _ALWAYS_EXCLUDED or path == _LOCK_FILE:
+            continue
+        is_excluded = rules.excludes(path, is_dir=is_dir)
+        if is_excluded and not (is_dir and rules.may_include_below(path)):
             continue
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:  # removed since the directory was read
             continue
-        yield ContextEntry(path, path[cut:], status)
+        own = ContextEntry(path, path[cut:], status)
+        if not is_excluded:
+            yield own
         if is_dir:
             below = os.open(name, _DIRECTORY_FLAGS, dir_fd=directory)
             try:
-                yield from _walk_directory(below, f"{path}/", cut, ignored)
+                for member in _walk_directory(below, f"{path}/", cut, rules):
+                    if is_excluded:  # but this is not, so that the directory is needed
+                        yield own
+                        is_excluded = False
+                    yield member
             finally:
                 os.close(below)
-
-
-def find_ignored(tree: ProjectTree, paths: Iterable[str]) -> set[str]:
-    """Return those of ``paths``, files of a project, that do not belong to its context."""
-    ignored = _load_ignore_rules(tree)
-
-    def excludes(path: str) -> bool:
-        parts = path.split("/")
-        if path == _LOCK_FILE or not _ALWAYS_EXCLUDED.isdisjoint(parts):
-            return True
-        parents = ("/".join(parts[:count]) for count in range(1, len(parts)))
-        return ignored(path, False) or any(ignored(parent, True) for parent in parents)
-
-    return {path for path in paths if excludes(path)}
-
-
-def _load_ignore_rules(tree: ProjectTree) -> Callable[[str, bool], bool]:
-    """Return a predicate over (path in the project, is a directory)."""
-    for name in IGNORE_FILES:
-        try:
-            lines = tree.read_text(name).splitlines()
-        except (FileNotFoundError, IsADirectoryError):
-            continue
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{name} is not valid UTF-8: {error.reason}") from error
-        return _compile_ignore_rules(lines, anchored=name == ".dockerignore")
-    return lambda path, is_dir: False
-
-
-def _compile_ignore_rules(lines: list[str], *, anchored: bool) -> Callable[[str, bool], bool]:
-    import pathspec  # slow to load, and most projects of a no-op build have no ignore file
-
-    if anchored:
-        lines = [_anchor_pattern(line) for line in lines]
-    spec = pathspec.GitIgnoreSpec.from_lines(lines)
-    return lambda path, is_dir: spec.match_file(f"{path}/" if is_dir else path)
-
-
-def _anchor_pattern(line: str) -> str:
-    """Convert a line of .dockerignore, whose patterns start at the root, to .gitignore syntax."""
-    text = line.strip()
-    if not text or text.startswith("#"):
-        return line
-    negated = text.startswith("!")
-    return ("!" if negated else "") + "/" + text.lstrip("!").strip().lstrip("/")
 
 
 class _ContextDigest:

@@ -41,6 +41,14 @@ class StoredImage(msgspec.Struct, frozen=True):
     created: float = 0.0
     used: float = 0.0
 
+    @property
+    def is_built_here(self) -> bool:
+        """Whether a build file was built to it here, which earns it the trust of SECURITY.md.
+
+        Only the store's own record counts: what an image says about itself is untrusted.
+        """
+        return "file" in self.metadata
+
 
 class CompressedLayer(msgspec.Struct, frozen=True):
     """Digest and size in bytes of a compressed layer; the blob itself may be missing."""

@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -42,14 +43,17 @@ def run_program(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program with nobody in front of it and collect its output, whatever its exit code is.
 
-    Raises :class:`TemporaryError` as :func:`finish_program` does, and :class:`FileNotFoundError` if
-    it does not exist.
+    Raises :class:`TemporaryError` as :func:`finish_program` does, :class:`FileNotFoundError` if it
+    does not exist, and :class:`KeyboardInterrupt` if Ctrl-C, which a terminal sends to it and to
+    this process, has ended it: its end may be noticed before our own interrupt.
     """
     stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
     process = subprocess.Popen(
         args, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd
     )
     output, errors = finish_program(process, input, stuck_seconds=stuck_seconds)
+    if process.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt
     return subprocess.CompletedProcess(args, process.returncode, output, errors)
 
 

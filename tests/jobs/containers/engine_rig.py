@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,12 +35,16 @@ def paths_of(home: Path) -> Paths:
     return Paths.of({"DANLU_HOME": str(home)})
 
 
-def image(home: Path, *, shell: bool = True, **config: Any) -> str:
+def image(
+    home: Path, *, shell: bool = True, metadata: Mapping[str, str] | None = None, **config: Any
+) -> str:
     """Create a busybox image in the store of ``home`` and return its digest."""
-    return create_image(paths_of(home), shell=shell, **config)
+    return create_image(paths_of(home), shell=shell, metadata=metadata, **config)
 
 
-def create_image(paths: Paths, *, shell: bool = True, **config: Any) -> str:
+def create_image(
+    paths: Paths, *, shell: bool = True, metadata: Mapping[str, str] | None = None, **config: Any
+) -> str:
     """Create a busybox image in the store of an account and return its digest."""
     with Store.open(paths.store) as store, store.staging() as work:
         tree = busybox(work / "tree")
@@ -57,7 +61,8 @@ def create_image(paths: Paths, *, shell: bool = True, **config: Any) -> str:
             "config": config,
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
         }
-        return store.put_image(json.dumps(document).encode(), [layer.diff_id]).digest
+        data = json.dumps(document).encode()
+        return store.put_image(data, [layer.diff_id], metadata=metadata).digest
 
 
 class EngineRig:

@@ -67,8 +67,8 @@ class BuildKitSession:
     """What the runs of one build share: the daemon, the images sent to it, and the caches.
 
     ``connect`` is entered when a daemon is needed first, and left with the session. ``work`` is a
-    private directory on the store's file system. ``fresh`` ignores BuildKit's cache. The store
-    records which layers each daemon has.
+    private directory on the store's file system. ``fresh`` ignores BuildKit's cache, ``trusted`` is
+    whether the build file is the user's own. The store records which layers each daemon has.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class BuildKitSession:
         platform: tuple[str, str],
         import_cache: Sequence[str] = (),
         fresh: bool = False,
+        trusted: bool = True,
     ) -> None:
         self._connect = connect
         self._stack = AsyncExitStack()
@@ -93,7 +94,7 @@ class BuildKitSession:
         self._record_key = ""
         self._layers: dict[DiffId, None] = {}
         self._open_lock = anyio.Lock()
-        self.network_env = detect_network_environment(work)
+        self.network_env = detect_network_environment(work, trusted=trusted)
         self.steps: list[llb.VertexOutput] = []
 
     async def __aenter__(self) -> BuildKitSession:

@@ -170,7 +170,9 @@ async def solve(
         def local_sandbox() -> StepRunner:
             from danlu.sandbox.sandbox import Sandbox
 
-            return Sandbox(work, name=config.runtime, seccomp=config.seccomp)
+            return Sandbox(
+                work, name=config.runtime, seccomp=config.seccomp, trusted=request.trusted
+            )
 
         def context(
             vertex: Vertex,

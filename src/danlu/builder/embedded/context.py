@@ -43,6 +43,7 @@ class SolveRequest(msgspec.Struct, frozen=True):
 
     * ``names`` are references for the image; ``metadata`` is stored with it.
     * ``secrets`` maps ids to files of this machine, ``ssh`` is the socket of an agent.
+    * ``trusted`` is whether the build file is the user's own, and not that of a bug report.
     * ``fresh`` runs every step again (``--no-cache``); ``debug`` opens a shell if a step fails.
     * ``apt_source``, ``pip_index``, ``conda_channels`` and ``python_packages`` are the package
       sources that the user declared; ``addresses`` maps addresses without credentials to those with
@@ -58,6 +59,7 @@ class SolveRequest(msgspec.Struct, frozen=True):
     secrets: Mapping[str, Path] = {}
     ssh: Path | None = None
     metadata: Mapping[str, str] = {}
+    trusted: bool = True
     debug: bool = False
     apt_source: AptSource | None = None
     pip_index: PipIndex | None = None

@@ -47,6 +47,7 @@ class ImageFacts:
     variables: Mapping[str, str]
     mounts: tuple[Mount, ...]
     network: str
+    trusted: bool
 
 
 def prepare_container(
@@ -82,6 +83,7 @@ def prepare_container(
             account,
             options,
             facts.network,
+            facts.trusted,
         ),
     )
 
@@ -129,10 +131,10 @@ def _read_facts(
     environment: EnvironmentDirectory, spec: EnvironmentSpec, settings: Settings
 ) -> ImageFacts:
     """Read the image's users, and write configuration files for network access."""
-    network, digest = detect_network(environment)
     userns.enter(settings.paths)
     with Store.open(settings.paths.store) as store:
         image, layers = find_environment_image(store, spec)
+        network, digest = detect_network(environment, trusted=image.is_built_here)
         config = parse_image_config(image.config)
         view = LayerView([layer.tree for layer in layers])
         defaults = [
@@ -149,6 +151,7 @@ def _read_facts(
             {name: value for name, value in network.environment.items() if name not in own},
             (*network.mounts, *defaults, *apt, *given),
             digest,
+            image.is_built_here,
         )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from danlu.commands.jobs.first_failure import correct_first_failure
+from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.errors import JobFailed
 from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand, killed_sentence
 from danlu.training.types import ConditionType, FirstFailure, ReplicaId
@@ -62,7 +62,7 @@ async def summarize_job(
     jobs: JobBackend, view: JobView, *, lines: int = MAX_LOG_LINES
 ) -> JobSummary:
     """Return how a finished job ended."""
-    first = (await correct_first_failure(jobs, view)).status.first_failure
+    first = (await explain_first_failure(jobs, view)).status.first_failure
     succeeded = view.status.has_condition(ConditionType.SUCCEEDED)
     base = JobSummary(
         view.name,
@@ -81,13 +81,10 @@ async def summarize_job(
     )
 
 
-def blame_replica(summary: JobSummary, view: JobView, name: str) -> JobSummary:
-    """Return the summary with ``name`` as the replica that failed first."""
-    first = next((replica for replica in view.replicas if str(replica.id) == name), None)
-    if first is None or first.id == summary.replica:
-        return summary
-    why = describe_exit(first.exit_code, first.reason, "")
-    return msgspec.structs.replace(summary, replica=first.id, reason=why)
+def blame_replica(summary: JobSummary, view: JobView, name: str, reason: str) -> JobSummary:
+    """Return the summary with ``name`` as the replica that failed first, for ``reason``."""
+    found = next((replica.id for replica in view.replicas if str(replica.id) == name), None)
+    return msgspec.structs.replace(summary, replica=found or summary.replica, reason=reason)
 
 
 def _final_state(view: JobView) -> str:
@@ -165,6 +162,9 @@ def describe_exit(code: int | None, word: str = "", message: str = "") -> str:
         return f"{what}: {message}" if message else what
     if code is None:
         return message or word or "no exit code"
+    if message:
+        # 1 is what Python exits with after any exception.
+        return message if code == 1 else f"{message}; {describe_exit(code, word)}"
     if code > 128:
         try:
             name = signal.Signals(code - 128).name

@@ -169,6 +169,16 @@ def find_causing_error(errors: Mapping[str, ReplicaError]) -> str:
     )
 
 
+def describe_error(raised: ReplicaError) -> str:
+    """Return an exception in one line: ``ValueError: no``."""
+    if raised.refused:
+        return raised.message
+    if raised.type == "SystemExit":
+        return f"it called sys.exit({raised.message})"
+    first = raised.message.split("\n")[0]
+    return f"{raised.type}: {first}" if first else raised.type
+
+
 def open_error(data: bytes) -> ReplicaError | None:
     """Return the exception a replica reported; None if unreadable."""
     try:

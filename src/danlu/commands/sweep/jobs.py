@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,12 @@ from danlu.errors import UsageError
 from danlu.jobs.local.host_resources import available_cores, available_gpus
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
-from danlu.training.pod_template import find_main_container, list_containers, replace_container
+from danlu.training.pod_template import (
+    escape_references,
+    find_main_container,
+    list_containers,
+    replace_container,
+)
 from danlu.training.types import Job, ReplicaSpec, ReplicaType
 from danlu.util.quantity import parse_quantity
 
@@ -24,18 +29,26 @@ _GPU_RESOURCE = "nvidia.com/gpu"
 
 
 def build_trial_submission(
-    submission: Submission, point: Point, *, framework: Framework, name: str
+    submission: Submission,
+    point: Point,
+    *,
+    framework: Framework,
+    name: str,
+    substituted: Collection[str] = (),
 ) -> Submission:
     """Return ``submission`` as job ``name`` with the values of ``point``.
 
-    A value replaces ``{NAME}`` in the command of the replicas that run the script; if there is
-    none, ``--NAME VALUE`` is appended. Each is also an environment variable
-    (:func:`variable_name`). Raises :class:`UsageError` for a ``sh -c`` script that uses neither:
-    appended arguments would not reach the program.
+    A value replaces ``{NAME}`` in the command of the replicas that run the script, and
+    ``--NAME VALUE`` is appended unless the program gets the value as a whole word or after an
+    ``=``: in ``--out out/{lr}`` it only names a path. Parameters in ``substituted`` are never
+    appended. Each is also an environment variable (:func:`variable_name`). Raises
+    :class:`UsageError` for a value that reaches no program: ``sh -c`` scripts take no arguments.
     """
     job = submission.job
     replicas = {
-        type: _apply_point(spec, point, framework) if _runs_script(framework, job, type) else spec
+        type: _apply_point(spec, point, framework, substituted)
+        if _runs_script(framework, job, type)
+        else spec
         for type, spec in job.replicas.items()
     }
     changed = msgspec.structs.replace(job, name=name, replicas=replicas)
@@ -61,27 +74,52 @@ def _runs_script(framework: Framework, job: Job, type: ReplicaType) -> bool:
     return any(_SCRIPT in word for word in framework.wrap_command(job, type, (_SCRIPT,)))
 
 
-def _apply_point(spec: ReplicaSpec, point: Point, framework: Framework) -> ReplicaSpec:
+def _apply_point(
+    spec: ReplicaSpec, point: Point, framework: Framework, substituted: Collection[str]
+) -> ReplicaSpec:
     main = find_main_container(spec.template, framework.container)
     command, args = _container_words(main, "command"), _container_words(main, "args")
-    whole = " ".join((*command, *args))
-    rest = {
-        name: value
-        for name, value in point.items()
-        if f"{{{name}}}" not in whole and variable_name(name) not in whole
-    }
+    words = (*command, *args)
+    shell = _runs_shell_script(words)
+    missing = [name for name in point if not _passes_value(name, words, shell=shell)]
+    _check_placeholders(missing, words, substituted, shell=shell)
     changed = _fill_placeholders(main, "command", command, point) | _fill_placeholders(
         main, "args", args, point
     )
-    if rest and (command or args):
-        _check_shell((*command, *args), rest)
+    appended = [name for name in missing if name not in substituted]
+    if appended and words:
         field = "args" if args or not command else "command"
-        more = [word for name, value in rest.items() for word in (f"--{name}", value)]
+        more = [word for name in appended for word in (f"--{name}", escape_references(point[name]))]
         changed[field] = [*changed[field], *more]
     if not changed:
         return spec
     template = replace_container(spec.template, {**main, **changed}, main)
     return msgspec.structs.replace(spec, template=template)
+
+
+def _passes_value(name: str, words: Sequence[str], *, shell: bool) -> bool:
+    """Whether the program gets the value itself, not only as a part of a path or another word."""
+    variable = variable_name(name)
+    whole = rf"\{{{re.escape(name)}\}}|\$\({variable}\)"
+    if not shell:
+        return any(re.search(rf"(?:^|=)(?:{whole})$", word) for word in words)
+    # A script may do anything with a variable of its environment.
+    alone = rf"(?<![^\s='\";&|(])(?:{whole})(?![^\s'\";&|)])|{variable}(?!\))"
+    return any(re.search(alone, word) for word in words)
+
+
+def _check_placeholders(
+    missing: Sequence[str], words: Sequence[str], substituted: Collection[str], *, shell: bool
+) -> None:
+    for name in missing:
+        used = any(f"{{{name}}}" in word or variable_name(name) in word for word in words)
+        hint = f"insert {{{name}}} or ${variable_name(name)} where it belongs"
+        if name in substituted:
+            if words and not used:
+                raise UsageError(f"the command does not use {name}", hint=hint)
+        elif shell:
+            how = "uses {} only inside another word" if used else "does not use {}"
+            raise UsageError(f"the shell command {how.format(name)}", hint=hint)
 
 
 def _container_words(container: Mapping[str, Any], field: str) -> tuple[str, ...]:
@@ -95,17 +133,16 @@ def _fill_placeholders(
         return {}
     # In one pass: a value that looks like a placeholder must not be replaced.
     places = re.compile("|".join(re.escape(f"{{{name}}}") for name in point) or r"(?!)")
-    return {field: [places.sub(lambda found: point[found[0][1:-1]], word) for word in words]}
+
+    def find_value(place: re.Match[str]) -> str:
+        return escape_references(point[place[0][1:-1]])
+
+    return {field: [places.sub(find_value, word) for word in words]}
 
 
-def _check_shell(words: Sequence[str], rest: Mapping[str, str]) -> None:
-    program = words[0].rpartition("/")[2]
-    if program in _SHELLS and any(re.fullmatch(r"-[a-z]*c", word) for word in words[1:3]):
-        name = next(iter(rest))
-        raise UsageError(
-            f"the shell command does not use {name}",
-            hint=f"insert {{{name}}} or ${variable_name(name)} where it belongs",
-        )
+def _runs_shell_script(words: Sequence[str]) -> bool:
+    program = words[0].rpartition("/")[2] if words else ""
+    return program in _SHELLS and any(re.fullmatch(r"-[a-z]*c", word) for word in words[1:3])
 
 
 def max_parallel_jobs(job: Job, *, cores: int | None = None, gpus: int | None = None) -> int:

@@ -90,7 +90,9 @@ async def execute_sweep(
     parallel = options.parallel or max_parallel_jobs(base.job)
     concurrency = max(1, min(parallel, points.total))
     base = msgspec.structs.replace(base, concurrency=concurrency)
-    factory = _TrialFactory(base, find_framework(base.job.kind), len(str(points.total)))
+    substituted = frozenset(axis.name for axis in options.axes if axis.substituted)
+    digits = len(str(points.total))
+    factory = _TrialFactory(base, find_framework(base.job.kind), digits, substituted)
     if options.replace:
         for number in range(1, points.total + 1):
             await remove_finished_job(jobs, factory.trial_name(number))
@@ -111,11 +113,16 @@ class _TrialFactory(msgspec.Struct, frozen=True):
     base: Submission
     framework: Framework
     digits: int
+    substituted: frozenset[str]
 
     def trial_name(self, number: int) -> str:
         return f"{self.base.job.name}-{number:0{self.digits}}"
 
     def build_trial(self, number: int, point: Point) -> Submission:
         return build_trial_submission(
-            self.base, point, framework=self.framework, name=self.trial_name(number)
+            self.base,
+            point,
+            framework=self.framework,
+            name=self.trial_name(number),
+            substituted=self.substituted,
         )

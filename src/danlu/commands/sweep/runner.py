@@ -16,11 +16,13 @@ import anyio
 import msgspec
 
 from danlu.commands.jobs.report import summarize_job
+from danlu.commands.sweep.metric_pattern import find_last_number
 from danlu.commands.sweep.report import SweepObjective, SweepReport, SweepTrial
 from danlu.commands.sweep.space import Point
 from danlu.errors import DanluError
 from danlu.jobs.types import JobBackend, JobView, Submission, longest_grace
 from danlu.training.types import Job, ReplicaId
+from danlu.util.sanitize import strip_control_sequences
 
 #: How long to wait for a stopped job beyond its grace period, in seconds.
 _STOP_MARGIN_SECONDS = 5.0
@@ -224,15 +226,15 @@ class _SweepRunner:
 
 
 async def _last_match(jobs: JobBackend, name: str, leader: ReplicaId, pattern: str) -> float | None:
-    """Return the last number in the leader's log that the pattern matches."""
+    """Return the last number in the leader's log that the pattern matches.
+
+    A run that diverged has no value, whatever it reported before.
+    """
     expression = re.compile(pattern)
-    text: str | None = None
+    value: float | None = None
     async for line in jobs.logs(name, replicas=[leader]):
-        for match in expression.finditer(line.data.decode(errors="replace")):
-            text = match[1] if expression.groups else match[0]
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    # A run that diverged has no value, whatever it reported before.
-    return value if math.isfinite(value) else None
+        # A progress bar overwrites itself: each of its states may have a value.
+        for part in line.data.decode(errors="replace").split("\r"):
+            found = find_last_number(expression, strip_control_sequences(part))
+            value = value if found is None else found
+    return value if value is not None and math.isfinite(value) else None

@@ -39,11 +39,15 @@ class NumberRange(msgspec.Struct, frozen=True):
 
 
 class SweepAxis(msgspec.Struct, frozen=True):
-    """One parameter and its values: ``choices`` as given, or a ``span`` of numbers."""
+    """One parameter and its values: ``choices`` as given, or a ``span`` of numbers.
+
+    ``substituted``: its values only replace ``{NAME}``; the program has no option for it.
+    """
 
     name: str
     choices: tuple[str, ...] = ()
     span: NumberRange | None = None
+    substituted: bool = False
 
     def values(self) -> tuple[str, ...]:
         """Return the values for a grid; :class:`UsageError` for a continuous range."""
@@ -67,27 +71,35 @@ def parse_axis(text: str) -> SweepAxis:
     """Parse ``NAME=A,B,C``, ``NAME=LOW:HIGH[:STEP]`` or ``NAME=LOW:HIGH:log[COUNT]``.
 
     A range includes both ends; the step of integers is 1. Anything else is a list of strings.
-    Raises :class:`UsageError`.
+    ``{NAME}=…`` is an axis whose values are only substituted. Raises :class:`UsageError`.
     """
     name, equals, values = text.partition("=")
-    if not equals or not _NAME.fullmatch(name):
+    if not equals:
         raise UsageError(f"invalid sweep {text!r}", hint=_SYNTAX_HINT)
     words = values.split(":")
     if len(words) in (2, 3) and all(_NUMBER.fullmatch(word) for word in words[:2]):
-        return SweepAxis(name, span=_parse_range(text, words))
+        name, substituted = _parse_name(name, text)
+        return SweepAxis(name, span=_parse_range(text, words), substituted=substituted)
     return parse_choices(name, values.split(","))
 
 
 def parse_choices(name: str, values: Sequence[str]) -> SweepAxis:
     """Return an axis with these values; :class:`UsageError` if one is empty or repeated."""
     text = f"{name}={','.join(values)}"
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"invalid sweep {text!r}", hint=_SYNTAX_HINT)
+    name, substituted = _parse_name(name, text)
     if not values or not all(values):
         raise UsageError(f"{text!r} has an empty value", hint=_SYNTAX_HINT)
     if len(set(values)) < len(values):
         raise UsageError(f"{text!r} has a duplicate value", hint=_SYNTAX_HINT)
-    return SweepAxis(name, choices=tuple(values))
+    return SweepAxis(name, choices=tuple(values), substituted=substituted)
+
+
+def _parse_name(name: str, text: str) -> tuple[str, bool]:
+    substituted = name.startswith("{") and name.endswith("}")
+    bare = name[1:-1] if substituted else name
+    if not _NAME.fullmatch(bare):
+        raise UsageError(f"invalid sweep {text!r}", hint=_SYNTAX_HINT)
+    return bare, substituted
 
 
 def build_grid(axes: Sequence[SweepAxis]) -> tuple[Point, ...]:

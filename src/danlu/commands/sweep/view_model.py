@@ -49,7 +49,13 @@ def format_outcome(trial: SweepTrial, report: SweepReport) -> str:
 def describe_best(report: SweepReport) -> str:
     """Return a sentence about the best trial, or why no trial is the best."""
     best, objective = report.best, report.measure
+    compared = [trial for trial in report.trials if trial.is_comparable]
     if best is not None and best.value is not None:
+        if len(compared) > 1 and len({trial.value for trial in compared}) == 1:
+            return (
+                f"all {len(compared)} jobs have the same {objective.metric},"
+                f" {_format_value(best.value)}: does the program use {', '.join(best.point)}?"
+            )
         value = f"{objective.metric} {_format_value(best.value)}"
         return f"best: {best.name}  {format_point(best)}  {value}"
     if not any(trial.state == "Succeeded" for trial in report.trials):

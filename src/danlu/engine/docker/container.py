@@ -87,7 +87,7 @@ class DockerEngine:
         :class:`~danlu.errors.DanluError` if it could not be started.
         """
         settings = self._add_seccomp(read_settings(environment))
-        _, network = detect_network(environment)
+        _, network = detect_network(environment, trusted=settings.trusted)
         if network != settings.network:
             raise OutsideError(
                 "this machine's proxies, certificates or package indexes have changed",

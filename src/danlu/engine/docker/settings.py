@@ -46,6 +46,7 @@ class DockerSettings(msgspec.Struct, frozen=True):
         account: The user to add or change at start; None if the engine maps users itself.
         options: More options of ``create``.
         network: Digest of what this machine gave for network access (:func:`detect_network`).
+        trusted: Whether the image was built here.
     """
 
     image: str
@@ -55,16 +56,19 @@ class DockerSettings(msgspec.Struct, frozen=True):
     account: HostAccount | None = None
     options: tuple[str, ...] = ()
     network: str = ""
+    trusted: bool = False
 
 
-def detect_network(environment: EnvironmentDirectory) -> tuple[NetworkEnvironment, str]:
+def detect_network(
+    environment: EnvironmentDirectory, *, trusted: bool
+) -> tuple[NetworkEnvironment, str]:
     """Return what this machine gives the container for network access, and its digest.
 
     Configuration files are written to the environment's directory.
     """
     work = environment.directory / "network"
     work.mkdir(exist_ok=True)
-    network = detect_network_environment(work)
+    network = detect_network_environment(work, trusted=trusted)
     return network, hashlib.sha256(encode(network)).hexdigest()
 
 

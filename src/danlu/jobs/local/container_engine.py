@@ -30,8 +30,9 @@ from danlu.errors import DanluError, MachineError
 from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.jobs.local.job_network import JobNetwork
 from danlu.jobs.local.pod import ContainerSpec
-from danlu.sandbox import container_processes, network_env, runtime, userns
+from danlu.sandbox import container_processes, runtime, userns
 from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.network_env import detect_network_environment
 from danlu.sandbox.prepare import prepare_run
 from danlu.sandbox.types import (
     ContainerEdits,
@@ -67,6 +68,7 @@ class _ReadyImage(msgspec.Struct, frozen=True):
 
     trees: tuple[Path, ...]
     config: ImageConfig
+    trusted: bool
 
 
 class _StartedContainer(msgspec.Struct, frozen=True):
@@ -97,7 +99,10 @@ class ContainerEngine:
         self._store = self._resources.enter_context(Store.open(paths.store))
         self._resources.enter_context(self._store.lease())
         self._work = self._resources.enter_context(self._store.staging())
-        self._network_env = network_env.detect_network_environment(self._work)
+        self._network_envs = {
+            trusted: detect_network_environment(self._work, trusted=trusted)
+            for trusted in (True, False)
+        }
         self._network = JobNetwork(self._work / "network")
         self._forwarder = LoopbackForwarder()
         self._ports = tuple(dict.fromkeys((*ports, *proxy_ports(os.environ))))
@@ -190,7 +195,7 @@ class ContainerEngine:
                 process,
                 RootFilesystem(image.trees),
                 mounts=_build_mounts(container),
-                network_env=self._network_env,
+                network_env=self._network_envs[image.trusted],
                 network=network,
                 work=self._work,
                 shell=f"{entering}{embedded.WAIT_SCRIPT_ONE_STREAM}",
@@ -211,7 +216,8 @@ class ContainerEngine:
                 hint="build it with `danlu build`, or pull it with `danlu image pull`",
             )
         trees = add_bytecode_trees(self._store, image, layers)
-        self._images[digest] = _ReadyImage(trees, parse_image_config(image.config))
+        config = parse_image_config(image.config)
+        self._images[digest] = _ReadyImage(trees, config, image.is_built_here)
         return self._images[digest]
 
     def _create_cgroup(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from danlu.engine.types import ResourceLimits, RunningContainer
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from danlu.sandbox.types import Mount
-from danlu.training.pod_template import list_containers
+from danlu.training.pod_template import expand_references, list_containers
 from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
 
@@ -180,7 +180,7 @@ class _ContainerBuilder:
         first = {**context.environment, **(environment or {})}
         env = resolve_env(container, self._source, first)
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
-        args = tuple(expand_env(str(word), env.get) for word in words)
+        args = tuple(expand_references(str(word), env.get) for word in words)
         directory = container.get("workingDir") or ""
         if image is None:
             args, env, directory = self._adapt_to_host(args, env, directory)
@@ -325,7 +325,7 @@ def _entry_value(
 ) -> str | None:
     origin = entry.get("valueFrom")
     if not origin:
-        return expand_env(str(entry.get("value") or ""), before.get)
+        return expand_references(str(entry.get("value") or ""), before.get)
     if reference := origin.get("fieldRef"):
         return source.field(reference["fieldPath"])
     if reference := origin.get("resourceFieldRef"):
@@ -370,18 +370,3 @@ def _resource_field(reference: Mapping[str, Any], container: Mapping[str, Any]) 
     value = ((container.get("resources") or {}).get(kind) or {}).get(name, 0)
     divisor = parse_quantity(reference.get("divisor") or 1) or 1
     return str(ceil(parse_quantity(value) / divisor))
-
-
-def expand_env(text: str, value: Callable[[str], str | None]) -> str:
-    """Replace ``$(NAME)`` in a text, by the rules of Kubernetes (its package ``expansion``).
-
-    References without a value stay unchanged; ``$$`` becomes a single ``$``.
-    """
-
-    def replace_reference(match: re.Match[str]) -> str:
-        if match[0] == "$$":
-            return "$"
-        replacement = value(match[1])
-        return match[0] if replacement is None else replacement
-
-    return re.sub(r"\$\$|\$\(([^)]*)\)", replace_reference, text)

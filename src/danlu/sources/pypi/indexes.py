@@ -40,6 +40,7 @@ from danlu.sandbox.pip_uv_config import (
 )
 from danlu.sources.mirrors import replace_server
 from danlu.sources.pypi.requirements import (
+    RequirementLine,
     attach_span,
     iter_uv_projects,
     list_variables,
@@ -115,11 +116,13 @@ def read_index_settings(
         for entry, where in read_declared(packages, project, environ):
             value = entry.value
             if entry.option in ("--find-links", "--index-url", "--extra-index-url"):
-                value = to_index_url(value, entry.file.parent)
+                value = to_index_url(value, _find_base(entry))
                 _confine_index(value, project, where)
             if entry.option == "--index-url" and entry.line == 0:  # in the build file
                 first.append(value)
             elif entry.option:
+                if entry.option == "--index-url":
+                    options.pop("--extra-index-url", None)  # pip replaces those before it
                 options.setdefault(entry.option, []).append(value)
     default = next(iter(reversed(options.get("--index-url", []))), "")
     extra = tuple(options.get("--extra-index-url", ()))
@@ -148,6 +151,16 @@ def read_index_settings(
             for index in named.values()
         ),
     )
+
+
+def _find_base(entry: RequirementLine) -> Path:
+    """Return the directory of a relative path: for ``--find-links`` that of the file comes first.
+
+    In pip, other paths are relative to the working directory.
+    """
+    beside = entry.file.parent
+    is_beside = entry.option == "--find-links" and (beside / entry.value).exists()
+    return beside if is_beside else entry.base
 
 
 def _list_uv_indexes(packages: PythonPackages, project: Path) -> Iterator[tuple[UvIndex, bool]]:

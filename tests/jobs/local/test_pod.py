@@ -119,7 +119,6 @@ def test_explicit_variables_win_over_env_from() -> None:
     }
     assert dict(build_main_container(container).environment) == {
         "C_rate": "0.1",
-        "C_b": "x",
         "token": "hidden",
         "plain": "mine",
     }

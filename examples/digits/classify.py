@@ -3,17 +3,13 @@
 import json
 import sys
 
-import torch
-
 from digits import held_out_split
-from network import classify, network
+from network import Network
 
 
 def main() -> int:
-    model = network()
-    model.load_state_dict(torch.load("model.pt", weights_only=True))
     _, held_out, _, labels = held_out_split()
-    predicted = classify(model, held_out).tolist()
+    predicted = Network("model.npz").classify(held_out).tolist()
     with open("predictions.json") as file:
         before = json.load(file)["predicted"]
     changed = sum(now != then for now, then in zip(predicted, before, strict=True))

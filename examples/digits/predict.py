@@ -1,22 +1,18 @@
-"""The predictor of the packed model: `danlu pack model.pt --predictor predict.py:Digits`."""
+"""The predictor of the packed model: `danlu pack model.npz --predictor predict.py:Digits`."""
 
 from typing import Annotated
 
-import torch
+import numpy as np
 
-from network import network
+from network import Network
 
 
 class Digits:
-    example = {"images": torch.linspace(0, 1, 3 * 64).reshape(3, 1, 8, 8)}
+    example = {"images": np.linspace(0, 1, 3 * 64, dtype=np.float32).reshape(3, 64)}
 
     def load(self, directory: str) -> None:
-        self.network = network()
-        weights = torch.load(f"{directory}/model.pt", weights_only=True)
-        self.network.load_state_dict(weights)
-        self.network.eval()
+        self.network = Network(f"{directory}/model.npz")
 
-    def predict(self, images: Annotated[torch.Tensor, "float32", (None, 1, 8, 8)]) -> dict:
-        with torch.no_grad():
-            scores = self.network(images)
-        return {"digits": scores.argmax(dim=1), "scores": scores}
+    def predict(self, images: Annotated[np.ndarray, "float32", (None, 64)]) -> dict:
+        scores = self.network.score(images)
+        return {"digits": scores.argmax(axis=1), "scores": scores}

@@ -14,10 +14,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from danlu.builder.embedded import bytecode_layers
+from danlu.builder.embedded import bytecode_compiler, bytecode_layers
 from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
-from danlu.builder.embedded.ops import bytecode
-from danlu.graph.ops import Bytecode, InstallScheme
+from danlu.graph.ops import InstallScheme
 from danlu.sandbox import userns
 from danlu.sandbox.sandbox import Sandbox
 from danlu.store import Layer, Store
@@ -68,16 +67,17 @@ async def main(paths: Paths) -> dict[str, Any]:
         )
         python = bytecode_layers.find_interpreter(store, stack, "/opt/venv/bin/python")
         before = bytecode_layers.find_bytecode_layers(store, wheels, python.key)
-        one = await bytecode.compile_layers(wheels[:1], python, SCHEME, context)
-        every = await bytecode.compile_layers(wheels, python, SCHEME, context)
-        whole = await bytecode.execute(Bytecode(python.path, (f"/{SITE}",)), context)
+        one = await bytecode_compiler.compile_layers(wheels[:1], python, SCHEME, context)
+        every = await bytecode_compiler.compile_layers(wheels, python, SCHEME, context)
+        whole = bytecode_compiler.merge_bytecode(every.values(), stack, store)
+        known = bytecode_layers.find_bytecode_layers(store, wheels, python.key)
         return {
             "key": python.key,
-            "before": summary(before),
-            "one": summary(one),
-            "every": summary(every),
-            "known": summary(bytecode_layers.find_bytecode_layers(store, wheels, python.key)),
-            "whole": summary(whole),
+            "before": summary([*before.values()]),
+            "one": summary([*one.values()]),
+            "every": summary([*every.values()]),
+            "known": summary([*known.values()]),
+            "whole": summary([whole]),
         }
 
 

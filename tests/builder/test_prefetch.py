@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import shlex
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from danlu.builder.embedded import build as embedded
 from danlu.builder.embedded.build import list_unsolved, prefetch_wheels, preload_http_client, solve
@@ -19,7 +24,7 @@ from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import HttpFile, Merge, Op, Platform, Wheel
 from danlu.graph.types import Graph, Vertex
 from danlu.sources.pypi import uv
-from danlu.sources.pypi.uv_install import WheelPrefetch
+from danlu.sources.pypi.uv_install import DownloadReader, WheelPrefetch
 from danlu.store import Layer
 from tests.builder.wheels import WheelBuilder
 from tests.fakes.wheels import make_wheel
@@ -103,6 +108,43 @@ def test_prefetched_wheels_are_built_with_one_uv_call(builder: WheelBuilder, cal
     assert both[0] == first[0]
     assert len(lines(calls)) == 2
     assert builder.build(a, b, c) == list(both)  # as without: to the byte
+
+
+@pytest.fixture
+def links_address(builder: WheelBuilder) -> Iterator[str]:
+    """The builder's wheels on an HTTP server."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(builder.links))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        serving.join()
+
+
+def test_the_download_of_a_large_wheel_is_reported(
+    builder: WheelBuilder, links_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda self, *args: None)
+    builder.indexes = replace(builder.indexes, find_links=(links_address,))
+    text = random.Random(1).randbytes(3 << 20)  # does not compress
+    large = builder.op(make_wheel(builder.links, "large", files={"large.bin": text}))
+    builder.build(large, *wheels(builder, "small"))
+    assert len(builder.transfers) == 2
+    (begun, total), end = builder.transfers
+    assert (begun, end) == (0, (total, total))
+    assert total == pytest.approx((builder.links / large.file).stat().st_size, rel=0.05)
+
+
+def test_messages_of_uv_are_read_in_any_parts() -> None:
+    text = "Downloading torch (182.9MiB)\nDownloading x (1.5MiB)\n Downloaded torch\nPrepared 2\n"
+    for size in (1, 7, len(text)):
+        reported: list[tuple[str, int, int]] = []
+        reader = DownloadReader(lambda *fields, to=reported: to.append(fields))
+        for start in range(0, len(text), size):
+            reader.read(text[start : start + size])
+        torch = 191784550
+        assert reported == [("torch", 0, torch), ("x", 0, 1572864), ("torch", torch, torch)]
 
 
 def test_no_prefetch_if_nothing_is_missing(builder: WheelBuilder, calls: Path) -> None:
@@ -200,7 +242,7 @@ def test_cancelling_does_not_wait_for_the_prefetch(
 
         async def work() -> None:
             with anyio.fail_after(0.1):
-                await ahead.take([a])
+                await ahead.take([a], lambda name, current, total: None)
 
         with pytest.raises(TimeoutError):
             anyio.run(work)

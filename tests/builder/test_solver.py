@@ -60,7 +60,9 @@ class RecordingExecutors:
     def __call__(self, op: Op) -> RecordingExecutors:
         return self
 
-    async def execute_all(self, ops: Sequence[Any], context: OpContext) -> list[list[Layer]]:
+    async def execute_all(
+        self, ops: Sequence[Any], context: OpContext, transfers: Sequence[TransferReport]
+    ) -> list[list[Layer]]:
         self.batches.append(len(ops))
         return [await self._make_layer(op.name, context) for op in ops]
 

@@ -36,6 +36,7 @@ class WheelBuilder:
         self.links.mkdir(parents=True)
         self.store = store
         self.lines: list[str] = []
+        self.transfers: list[tuple[int, int]] = []
         self.config = Configuration()
         self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
         self.indexes = IndexSettings(find_links=(self.links.as_uri(),), no_index=True)
@@ -49,7 +50,7 @@ class WheelBuilder:
             sandbox=cast(Any, None),
             inputs=more.pop("inputs", ()),
             log=self.lines.append,
-            transfer=lambda current, total, unit="": None,
+            transfer=self.report,
             run_sync=in_thread,
             indexes=self.indexes,
             **more,
@@ -60,6 +61,9 @@ class WheelBuilder:
         source = WheelSource(kind, location)
         return Wheel(name, version, path.name, sha256_of(path), source, SCHEME)
 
+    def report(self, current: int, total: int, unit: str = "") -> None:
+        self.transfers.append((current, total))
+
     def build(self, *ops: Wheel, **more: Any) -> list[Layer]:
-        result = anyio.run(execute_all, ops, self.context(**more))
+        result = anyio.run(execute_all, ops, self.context(**more), [self.report] * len(ops))
         return [layer for layers in result for layer in layers]

@@ -131,6 +131,33 @@ def test_plain_omits_output_of_installers_unless_verbose() -> None:
     assert "Unpacking" in PlainRendererRun(verbosity=1).play(*events)
 
 
+def test_plain_reports_downloads_of_several_files_together() -> None:
+    events: list[Event | float] = [
+        *map(make_start_event, ("einops", "torch", "numpy", "six")),
+        Transfer("torch", "torch", 0, 800_000_000, 0.0),
+        Transfer("numpy", "numpy", 0, 20_000_000, 0.0),
+        Transfer("einops", "einops", 0, 2_000_000, 0.0),
+        12.0,
+        Transfer("numpy", "numpy", 20_000_000, 20_000_000, 0.0),
+    ]
+    output = PlainRendererRun().play(*events).splitlines()
+    assert output[0] == "[python] 20 MB of 822 MB downloaded, 1.7 MB/s"
+
+
+def test_the_largest_download_is_the_first_row() -> None:
+    state = BuildState()
+    for name in ("a", "b", "torch", "numpy"):
+        state.handle(make_start_event(name), 1.0)
+    state.handle(Transfer("numpy", "numpy", 0, 20_000_000, 0.0), 2.0)
+    state.handle(Transfer("torch", "torch", 0, 800_000_000, 0.0), 2.0)
+    branch, *vertices = state.rows(3.0)
+    assert branch.detail == "0 B of 820 MB downloaded"
+    assert [row.name for row in vertices] == ["torch", "numpy", "a", "b"]
+    rows = render_rows(state, 3.0, width=80, height=10)
+    assert rows[1].left == "  python   0 B of 820 MB downloaded"
+    assert rows[2].left == "    torch  800 MB"
+
+
 def test_plain_reports_long_transfers_periodically() -> None:
     tick = [Transfer("torch", "torch", 10**6 * n, 10**8, 0.0) for n in range(25)]
     events: list[Event | float] = [make_start_event("torch")]

@@ -138,6 +138,35 @@ def test_failed_job_without_failed_replica_shows_its_condition(cli: Cli, jobs: F
     assert "demo failed after 2.5 s: it was active longer than specified deadline" in result.err
 
 
+def test_variables_are_set_by_e_and_env_alike(
+    cli: Cli, jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSED", "on")
+    result = cli(
+        *TRAIN,
+        "-e",
+        "A=$(B)",
+        "-e",
+        "PASSED",
+        "--env",
+        "C=1 2",
+        "--detach",
+        "--",
+        "a$$b",
+        "$(RANK)",
+    )
+    assert result.code == 0, result.err
+    (submitted,) = jobs.submitted
+    (spec,) = submitted.job.replicas.values()
+    main = spec.template["spec"]["containers"][0]
+    assert {entry["name"]: entry["value"] for entry in main["env"]} == {
+        "A": "$$(B)", "PASSED": "on", "C": "1 2"
+    }  # fmt: skip
+    assert main["command"] == ["python", "train.py", "a$$$$b", "$$(RANK)"]
+    both = cli("train", "train.py", "--env", "a.envd", "--env", "b.envd")
+    assert (both.code, "a.envd and b.envd exclude each other" in both.err) == (2, True)
+
+
 def test_detach_prints_only_the_job_name(cli: Cli, jobs: FakeJobs) -> None:
     result = cli(*TRAIN, "--detach", "-q")
     assert (result.code, result.out, result.err) == (0, "demo\n", "")

@@ -141,6 +141,29 @@ def test_a_module_runs_with_its_relative_imports_and_can_be_rerun(program: Cli) 
     assert (again.returncode, again.stdout, again.stderr) == (1, "pkg ['a b']\n", "boom\n")
 
 
+@pytest.mark.parametrize("module", [(), ("-m",)])
+def test_arguments_and_variables_arrive_byte_for_byte(
+    program: Cli, module: tuple[str, ...]
+) -> None:
+    Path("show.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ['X'])\n")
+    words = ("a$$b", "$$", "$(RANK)", "$$(RANK)", "$HOME", "{x}", "*", " ", "")
+    target = ("-m", "show") if module else ("show.py",)
+    result = program(
+        "train", *target, "--host-python", "--framework", "pytorch", "--name", "demo",
+        "-e", "X=$$ $(RANK)", "--", *words,
+    )  # fmt: skip
+    assert result.out == f"worker-0 │ {list(words)} $$ $(RANK)\n", result.err
+    swept = program(
+        "train", *target, "--host-python", "--framework", "pytorch", "-e", "X=", "--name", "sweep",
+        "--sweep", "v=$$,$(RANK)", "--", "$$", "x/{v}",
+    )  # fmt: skip
+    assert swept.code == 0, swept.err
+    logs = [program("jobs", "logs", f"sweep-{number}").out for number in (1, 2)]
+    assert logs == [
+        f"worker-0 │ {['$$', f'x/{value}', '--v', value]}\n" for value in ("$$", "$(RANK)")
+    ]
+
+
 def test_a_killed_replica_is_named_with_its_signal(program: Cli) -> None:
     result = program(*TRAIN, "--worker", "2", "--", "kill")
     assert result.code == 1

@@ -278,7 +278,7 @@ dependencies:
   - python=3.10
   - conda-forge::numpy=1.26
   - pandas>=2,<3
-  - pytorch=2.1.0=py310_cuda
+  - pytorch=2.1.0
   - ffmpeg   # for videos
   - pip
   - pip:
@@ -299,7 +299,7 @@ def test_conda_environment_becomes_wheels_and_system_packages(tmp_path: Path) ->
         "einops",
         "numpy==1.26.*",
         "pandas>=2,<3",
-        "torch==2.1.0",
+        "torch==2.1.0.*",
         "transformers==4.40.0",
     ]
     assert environment.system_packages[0].names == ("ffmpeg",)
@@ -321,6 +321,38 @@ def test_conda_environment_that_only_conda_can_make_is_installed_by_conda(tmp_pa
     assert dict(environment.find_all(EnvironmentVariables)[0].values) == {
         "TOKENIZERS_PARALLELISM": "false"
     }
+
+
+def test_python_of_a_conda_environment_keeps_its_meaning(tmp_path: Path) -> None:
+    for spec, version in {
+        "python=3.10": "3.10",
+        "python=3.10.12": "3.10.12",
+        "python==3.10": "3.10.0",
+        "python=3.7": "3.7",
+        "python>=3.9,<3.11": "3.9",
+    }.items():
+        source = write(tmp_path, "environment.yml", f"dependencies:\n  - {spec}\n  - six\n")
+        report, environment = init_and_evaluate(tmp_path, source=source, force=True)
+        assert environment.python is not None
+        assert environment.python.version == version, spec
+        assert "the build file uses" not in str(report.notes)
+
+
+def test_files_of_a_conda_environment_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    write(tmp_path, "env/more.txt", "rich\n")
+    write(tmp_path, "env/setup.py", "")
+    text = "dependencies:\n  - six\n  - pip: [-r file:more.txt, '--requirement=../a.txt', via]\n"
+    write(tmp_path, "a.txt", "attrs\n")
+    source = write(tmp_path, "env/environment.yml", text)
+    report, environment = init_and_evaluate(tmp_path, source=source)
+    files = [package.requirements for package in environment.python_packages]
+    assert [file for file in files if file] == ["env/more.txt", "a.txt"]
+    assert any("setup.py is not installed" in note for note in report.notes)
+    write(tmp_path, "env/environment.yml", text.replace("via", "-e ."))
+    report, environment = init_and_evaluate(tmp_path, source=source, force=True)
+    assert environment.find_all(CondaPackages) == (CondaPackages(env_file="env/environment.yml"),)
+    assert not any("setup.py" in note for note in report.notes)
 
 
 def test_invalid_conda_yaml_is_an_error_with_its_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,26 @@ def test_gpu_0_removes_only_the_gpus(project: Path, settings: Settings) -> None:
     assert {field: pod(manifest)[field] for field in kept} == {
         field: before[field] for field in kept
     }
+
+
+def test_variable_replaces_the_manifests_in_the_main_container(
+    project: Path, settings: Settings
+) -> None:
+    before = container(plan_manifest(project, settings))
+    found = container(plan_manifest(project, settings, environment={"A": "$(B) $$", "C": "1"}))
+    kept = [entry for entry in before.get("env", ()) if entry["name"] not in ("A", "C")]
+    assert found["env"] == [
+        {"name": "A", "value": "$$(B) $$$$"},
+        {"name": "C", "value": "1"},
+        *kept,
+    ]
+
+
+def test_generated_name_is_completed_or_replaced(project: Path, settings: Settings) -> None:
+    text = MANIFEST.replace("{name: demo}", "{generateName: run-}")
+    (project / "job.yaml").write_text(text)
+    assert re.fullmatch("run-[a-z0-9]{5}", plan_manifest(project, settings).job.name)
+    assert plan_manifest(project, settings, name="mine").job.name == "mine"
 
 
 def test_gpu_count_cannot_be_combined_with_a_manifest(project: Path, settings: Settings) -> None:

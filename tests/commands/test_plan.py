@@ -211,7 +211,7 @@ def test_plan_lists_functions_that_act_at_start(tmp_path: Path, settings: Settin
 
 
 def test_plan_writes_nothing(tmp_path: Path, settings: Settings) -> None:
-    plan_build(project(tmp_path), settings=settings, why=True)
+    plan_build(project(tmp_path), settings=settings)
     assert not settings.paths.data.exists()
     assert {path.name for path in tmp_path.iterdir()} == {"build.envd"}
 
@@ -282,7 +282,7 @@ class RecordedBuild:
 
 
 def forecasts(directory: Path, settings: Settings) -> dict[str, Any]:
-    plan = plan_build(Project.open(None, directory=directory), settings=settings, why=True)
+    plan = plan_build(Project.open(None, directory=directory), settings=settings)
     return {vertex.name: vertex.forecast for vertex in plan.vertices if vertex.forecast is not None}
 
 
@@ -367,7 +367,7 @@ def test_why_reports_removed_layers(built_project: Path, settings: Settings) -> 
 
 
 def test_plan_is_plain_data(tmp_path: Path, settings: Settings) -> None:
-    plan = plan_build(project(tmp_path), settings=settings, why=True)
+    plan = plan_build(project(tmp_path), settings=settings)
     assert msgspec.structs.asdict(plan)["function"] == "build"
 
 
@@ -390,7 +390,7 @@ def test_plan_shows_no_password(tmp_path: Path, settings: Settings) -> None:
         f'install.conda_packages(["x"], channel=["{url}"])',
     )
     text = FILE + "".join(f"    {line}\n" for line in lines)
-    plan = plan_build(project(tmp_path, text), settings=settings, why=True)
+    plan = plan_build(project(tmp_path, text), settings=settings)
     assert b"s3cr3t" not in msgspec.json.encode(plan)
     assert b"curl https://***@h" in msgspec.json.encode(plan)
 

@@ -149,6 +149,26 @@ SECRETS = {
     "/opt/group-only": ("private", "echo x >/opt/group-only; chmod 640 /opt/group-only"),
     "/srv/pem": ("private key", "echo '-----BEGIN PRIVATE KEY-----' >/srv/pem"),
     "/srv/.netrc": ("credentials", "echo x >/srv/.netrc"),
+    "/etc/pip.conf": (
+        "URL credentials",
+        "printf '[global]\\nindex-url = https://me:hunter2@x/\\n' >/etc/pip.conf",
+    ),
+    "/etc/apt/sources.list.d/x.list": (
+        "URL",
+        "echo 'deb https://me:hunter2@x/ x y' >/etc/apt/sources.list.d/x.list",
+    ),
+    "/etc/apt/auth.conf": (
+        "credentials",
+        "echo machine x login me password hunter2 >/etc/apt/auth.conf",
+    ),
+    "/root/.condarc": (
+        "channel token",
+        "echo 'channels: [\"https://x/t/hunter2/main\"]' >/root/.condarc",
+    ),
+    "/etc/profile.d/x.sh": (
+        "secret value",
+        f"echo export WANDB_API_KEY={'0a' * 20} >/etc/profile.d/x.sh",
+    ),
     "/srv/large": ("larger", "head -c 11000000 /dev/zero >/srv/large"),
     "/srv/x.git/.git/HEAD": ("git", "mkdir -p /srv/x.git/.git; echo x >/srv/x.git/.git/HEAD"),
     "/srv/device": ("device", "mknod /srv/device c 1 3"),
@@ -254,6 +274,17 @@ def test_secrets_and_what_no_image_can_hold_are_named(danlu: Danlu, project: Pat
     assert not (project / "environment-files").exists()
 
 
+def test_an_image_with_secrets_is_made_with_a_warning(danlu: Danlu, project: Path) -> None:
+    make_changes(
+        danlu, project, "\n".join(SECRETS[name][1] for name in ("/root/key", "/etc/pip.conf"))
+    )
+    commit = danlu("commit", "--tag", "by-hand:1", cwd=project)
+    assert (
+        "warning: by-hand:1 contains /root/key, which is private: others may not" in commit.stderr
+    )
+    assert "warning: by-hand:1 contains /etc/pip.conf, which is private: URL cred" in commit.stderr
+
+
 @pytest.mark.slow
 def test_many_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None:
     for _ in range(20):
@@ -263,12 +294,21 @@ def test_many_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None
         check_rebuild(danlu, project)
 
 
-# Podman's own `podman diff` fails if a file replaces a directory.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "engine", [pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd"))]
+    "engine",
+    [
+        pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd")),
+        pytest.param("podman", marks=pytest.mark.needs("podman")),
+    ],
 )
 def test_changes_in_containers_are_reproduced(danlu: Danlu, project: Path, engine: str) -> None:
     for seed in range(3):
-        make_changes(danlu, project, ChangeWriter(seed, engine).write_script(2))
+        writer = ChangeWriter(seed, engine)
+        make_changes(danlu, project, writer.write_script(1))
+        if seed:
+            # The container is created again, with other settings.
+            danlu("stop", cwd=project)
+            danlu("up", "-d", "--env", f"A={seed}", cwd=project)
+        make_changes(danlu, project, writer.write_script(1))
         check_rebuild(danlu, project)

@@ -437,16 +437,15 @@ def test_the_digits_example_predicts_in_docker_as_in_training(project: Project) 
     expected = json.loads(
         project(
             *("run", *development, "--", "python", "-c"),
-            "import json, torch; from digits import held_out_split; from network import network\n"
-            "model = network(); model.load_state_dict(torch.load('model.pt')); model.eval()\n"
+            "import json; from digits import held_out_split; from network import Network\n"
             "images = held_out_split()[1][:20]\n"
             "json.dump(images.tolist(), open('images.json', 'w'))\n"
-            "print(json.dumps(model(images).tolist()))",
+            "print(json.dumps(Network('model.npz').score(images).tolist()))",
         ).stdout
     )
     with debian_registry() as host, docker_daemon() as docker:
         name = f"{host}/digits:1"
-        packed = project("pack", "model.pt", *development, "-t", name,
+        packed = project("pack", "model.npz", *development, "-t", name,
             "--predictor", "predict.py:Digits", "--format", "json")  # fmt: skip
         result = json.loads(packed.stdout)
         assert result["size"] <= 0.6 * result["training_size"]

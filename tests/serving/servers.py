@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from danlu.serving import runner
+from danlu.serving import predictor_values, runner
 from danlu.serving import server as server_package
 from tests.test_repository import ROOT
 
@@ -94,13 +94,14 @@ class ServerDirectory:
         (self.place / "model").mkdir()
         (self.place / "code" / "predictor.py").write_text(code)
         shutil.copy(runner.__file__, self.place / "run.py")
+        shutil.copy(predictor_values.__file__, self.place)
         shutil.copytree(MODULES, self.place / "model_server")
         about = {"module": "predictor", "class": "Model"}
         (self.place / "predictor.json").write_text(json.dumps(about))
         packages = [str(self.packages), *(path for path in sys.path if "site-packages" in path)]
         (self.place / "serve").write_text(_PROGRAM.format(root=str(self.place), packages=packages))
         # The example's output, as packing records it.
-        golden = {"examples": [{"input": runner.encode_value(example), "output": None}]}
+        golden = {"examples": [{"input": predictor_values.encode_value(example), "output": None}]}
         (self.place / "golden.json").write_text(json.dumps(golden))
         record = [sys.executable, "run.py", "replay", str(self.place)]
         subprocess.run(record, cwd=self.place, check=True, timeout=100)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from danlu.serving.golden import compare_outputs
-from danlu.serving.runner import encode_value
+from danlu.serving.predictor_values import encode_value
 
 
 def array(values: Any, kind: str = "float32") -> Any:

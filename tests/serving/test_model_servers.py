@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import UsageError
-from danlu.serving import runner
+from danlu.serving import predictor_values, runner
 from danlu.serving.model_servers import (
     COMMAND,
     DANLU,
@@ -74,7 +75,8 @@ def install(place: Path, name: str, command: str = "") -> Path:
     write_adapter(written, server, sys.executable, command)
     root.mkdir()
     (root / "server").symlink_to(written / "server")
-    (root / "run.py").write_text(Path(runner.__file__).read_text())
+    shutil.copy(runner.__file__, root / "run.py")
+    shutil.copy(predictor_values.__file__, root)
     program = written / "bin" / "serve"
     text = program.read_text().replace("/opt/predictor", str(root))
     program.write_text(text)

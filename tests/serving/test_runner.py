@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
-from danlu.serving.runner import (
+from danlu.serving.predictor_values import (
     InvalidInputError,
     convert_input,
     decode_value,
@@ -77,7 +77,7 @@ def test_inputs_are_converted_by_the_schema() -> None:
         ("count", True, "count must be of type integer, not bool"),
         ("words", {}, "words must be of type list, not dict"),
         ("pixels", [[1, 2, 3]], r"pixels must have the shape \[any, 2\], not \[1, 3\]"),
-        ("pixels", [["a", "b"]], "pixels is not an array"),
+        ("pixels", [["a", "b"]], "pixels must be of type float32, not text"),
     ],
 )
 def test_an_input_of_another_type_is_rejected(name: str, value: Any, message: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.serving import runner
+from danlu.serving import predictor_values as values
 from danlu.serving.server.app import ServerApp, ServerOptions
 from danlu.serving.server.batching import QueueFull, RequestBatcher, ReturningRows, TooSlow
 from danlu.serving.server.model import ServedModel
@@ -73,10 +73,10 @@ def load(predictor: Any, example: Any, options: ServerOptions = DEFAULTS) -> Ser
     """An application that has loaded ``predictor`` with one golden example."""
 
     def model() -> ServedModel:
-        schema = runner.describe_predictor(predictor)
-        output = predictor.predict(**runner.convert_input(example, schema))
-        golden = {"input": runner.encode_value(example), "output": runner.encode_value(output)}
-        made = ServedModel(predictor, runner, {"examples": [golden]}, name="m")
+        schema = values.describe_predictor(predictor)
+        output = predictor.predict(**values.convert_input(example, schema))
+        golden = {"input": values.encode_value(example), "output": values.encode_value(output)}
+        made = ServedModel(predictor, {"examples": [golden]}, name="m")
         made.warm_up()
         return made
 
@@ -173,8 +173,8 @@ def test_an_input_as_it_is(double: ServerApp) -> None:
         (INFER, {"inputs": [tensor("x", "FP32", [1, 3], [1, 2])]}, 400, "shape [1, 3]"),
         (INFER, {"inputs": [tensor("x", "FP32", [-1, 2], [1, 2])]}, 400, "invalid shape"),
         (INFER, {"inputs": [tensor("x", "FP32", [1, 1], [1])]}, 400, "must have the shape"),
-        (INFER, {"inputs": [tensor("x", "INT8", [1, 2], [1, 300])]}, 400, "out of the range"),
-        (INFER, {"inputs": [tensor("x", "FP32", [1, 2], ["a", "b"])]}, 400, "another type"),
+        (INFER, {"inputs": [tensor("x", "INT8", [1, 2], [1, 300])]}, 400, "does not fit in int8"),
+        (INFER, {"inputs": [tensor("x", "FP32", [1, 2], ["a", "b"])]}, 400, "not text"),
         (INFER, {"inputs": [tensor("x", "FP32", [1, 2], [1, 2])], "outputs": [{"name": "q"}]},
          400, "no output 'q'"),
         (INFER, {"inputs": [tensor("x", "FP32", [0, 1 << 40, 1 << 40], [])]}, 400, "invalid shape"),
@@ -220,11 +220,6 @@ def test_large_bodies_are_refused() -> None:
     app = load(Double(), [[1.0, 2.0]], ServerOptions(max_body=10))
     assert post(app, INFER, b" " * 11).status == 413
     assert post(app, INFER, b"", content_length="11").status == 413
-
-
-def test_compressed_bodies_are_refused(double: ServerApp) -> None:
-    answer = post(double, "/invocations", b"\x1f\x8b", content_encoding="gzip")
-    assert (answer.status, "'gzip' is not supported" in answer.json["error"]) == (415, True)
 
 
 def test_only_a_predictor_whose_rows_are_independent_is_batched(double: ServerApp) -> None:
@@ -446,7 +441,7 @@ def test_any_binary_tensor_is_decoded_or_refused(
         _, tensors = decode_request(head + data, len(head))
     except InvalidRequest:
         return
-    assert list(tensors["x"].shape) == shape
+    assert list(tensors["x"].array.shape) == shape
 
 
 KEYS = st.sampled_from(

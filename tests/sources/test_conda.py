@@ -378,15 +378,38 @@ def test_an_environment_file_has_channels_packages_and_pip() -> None:
     assert file.pip == ((6, "via"), (7, "-e ."))
 
 
+def test_variables_of_an_environment_file_are_text_as_conda_exports_them() -> None:
+    text = "variables:\n  A: 10\n  B: yes\n  C: '010'\n  D: ' x '\n"
+    file = parse_environment_file(text, "environment.yml")
+    assert file.variables == {"A": "10", "B": "yes", "C": "010", "D": " x "}
+
+
+def test_last_pip_list_of_an_environment_file_counts() -> None:
+    text = "dependencies:\n  - pip: [a]\n  - pip: b\n"
+    assert parse_environment_file(text, "environment.yml").pip == ((3, "b"),)
+
+
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
         ("a: [", "not valid YAML", 1),
         ("[]", "not a conda environment file", 1),
-        ("dependencies: x", "not a conda environment file", 1),
-        ("dependencies:\n  - a\n  - conda: [b]\n", "unknown entry", 3),
-        ("dependencies:\n  - pip: [[b]]\n", "unknown entry", 2),
-        ("channels: a\n", "channels must be a list", 1),
+        ("dependencies: x", "got `str` at `\\$.dependencies`", 1),
+        ("dependencies:\n  - a\n  - conda: [b]\n", "conda", 3),
+        ("dependencies:\n  - pip: [[b]]\n", "Expected `str`, got `array`", 2),
+        ("dependencies:\n  - a\n  - 3.10\n", "got `float` at `\\$.dependencies\\[1\\]`", 3),
+        ("channels: a\n", "got `str` at `\\$.channels`", 1),
+        ("channels:\ndependencies: [a]\n", "got `null` at `\\$.channels`", 1),
+        ('channels: ["https://h.example/$TOK/c"]\n', "has a variable", 1),
+        ("dependencies: [a]\ndependencies: [b]\n", "duplicate or merged key 'dependencies'", 1),
+        ("dependencies:\n  - pip: [a]\n    pip: [b]\n", "duplicate or merged key 'pip'", 2),
+        ("dependencies: [a]\n---\ndependencies: [b]\n", "found another document", 2),
+        ("a: &a [b]\ndependencies: *a\n", "aliases are not supported", 1),
+        ("a: &a [*a]\n", "aliases are not supported", 1),
+        ("variables: [A=1]\n", "got `array` at `\\$.variables`", 1),
+        ("variables:\n  A: 010\n", "got `float` at `\\$.variables", 2),
+        ("variables:\n  A: true\n", "got `bool`", 2),
+        ("variables:\n  A:\n", "got `null`", 2),
         ("[" * 5000, "nested too deeply|not valid YAML", None),
     ],
 )

@@ -133,6 +133,7 @@ class _Install:
         groups: Sequence[str] | None = (),
         extras: Sequence[str] | None = (),
         constraints: Sequence[str] | None = (),
+        torch_backend: str | None = "",
     ) -> None:
         """Install Python packages. Multiple calls are combined and resolved together.
 
@@ -148,6 +149,9 @@ class _Install:
             extras: extras of the `pyproject.toml`, too
             constraints: versions of packages that others need, as in `pip install -c`:
                 `urllib3<2`
+            torch_backend: take PyTorch's packages (`torch`, `torchvision` …), if they are
+                required by name, from its index for this hardware: `cpu`, `cu126`,
+                `rocm6.4`, `xpu`
 
         Example:
             install.python_packages(["numpy", "torch"], requirements="requirements.txt")

@@ -64,6 +64,10 @@ def command(name: str, tag: str, write: bool, included: tuple[str, ...], form: s
         run.terminal.info("`danlu commit --write` copies the files and adds what places them")
     if result.image:
         run.terminal.info(f"{tag} is {shorten_digest(result.image)}")
+        for problem in changes.problems:
+            if problem.reason.startswith(PRIVATE):
+                text = f"warning: {tag} contains {problem.what}, which is {problem.reason}"
+                run.terminal.info(escape_unprintable(text, limit=_MAX_LENGTH))
     # An image has everything but sockets.
     if changes.problems and (write or not tag):
         raise _describe_problems(changes)

@@ -16,6 +16,7 @@ from danlu.cli.options import (
     verbosity_options,
 )
 from danlu.cli.output import print_json
+from danlu.cli.package_command import print_downloads
 from danlu.cli.session import current_session
 from danlu.commands.lock import STDOUT, LockOptions, LockReport, explain, lock, merge_files
 from danlu.util.files import check_parent_directory
@@ -120,6 +121,8 @@ def command(
     for line in report.lines:
         run.terminal.info(line)
     run.terminal.info(f"{'wrote' if report.changed else 'up to date:'} {report.path.name}")
+    if report.changed:
+        print_downloads(run, file)
     if export_path:
         run.terminal.info(f"wrote {export_path.name}")
     elif export:

@@ -1,11 +1,12 @@
-"""What ``danlu add`` and ``danlu remove`` share."""
+"""What ``danlu add`` and ``danlu remove`` share with ``danlu lock``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from danlu.cli.session import current_session
+from danlu.cli.session import Session, current_session
 from danlu.commands.packages import KINDS, change_packages
+from danlu.commands.plan import plan_build
 
 
 def run_package_command(
@@ -34,3 +35,11 @@ def run_package_command(
         run.terminal.info(line)
     written = (*report.files, *((project.lock_path.name,) if report.lock.changed else ()))
     run.terminal.info(f"wrote {', '.join(written)}" if written else "nothing changed")
+    if report.lock.changed:
+        print_downloads(run, file)
+
+
+def print_downloads(run: Session, file: str | None) -> None:
+    """Print how much the next build of the project downloads, if that is much."""
+    for line in plan_build(run.open_project(file), settings=run.settings).downloads:
+        run.terminal.info(line)

@@ -66,9 +66,9 @@ def command(
     if update:
         _update_lock(run, file, progress, platform)
     project = run.open_project(file)
-    reports = [
-        plan_build(project, settings=run.settings, platform=target, why=why) for target in platforms
-    ]
+    reports = [plan_build(project, settings=run.settings, platform=target) for target in platforms]
+    if not why:
+        reports = [_without_forecasts(report) for report in reports]
     if form == "json":
         fields = [_report_fields(report) for report in reports]
         print_json(fields if len(fields) > 1 else fields[0], run.terminal)
@@ -78,6 +78,11 @@ def command(
             run.terminal.write_stdout("\n".join(_format_dot(report)))
         else:
             _print_report(report, run.terminal, why=why)
+
+
+def _without_forecasts(report: PlanReport) -> PlanReport:
+    vertices = (msgspec.structs.replace(vertex, forecast=None) for vertex in report.vertices)
+    return msgspec.structs.replace(report, vertices=tuple(vertices))
 
 
 def _update_lock(run: Session, file: str | None, progress: str, platform: str) -> None:
@@ -176,6 +181,8 @@ def _print_totals(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
         if "maybe" in states:
             parts.append(f"{states.count('maybe')} possibly")
         terminal.info(", ".join(parts))
+    for line in report.downloads:
+        terminal.info(line)
 
 
 def _report_fields(report: PlanReport) -> dict[str, Any]:

@@ -79,6 +79,12 @@ _CLUSTER_OPTIONS = ("replicas", "cpus", "memory", "kserve", "dry_run")
     type=click.IntRange(0, 65535),
     help="Port for gRPC, if the image was packed with --grpc.",
 )
+@click.option(
+    "--cors",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Origin whose web pages may send requests, * for all; may be repeated.",
+)
 @click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the server.")
 @click.option("-n", "--name", default="", metavar="NAME", help="Name [default: the image's].")
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; `serve ls` lists it.")

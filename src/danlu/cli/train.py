@@ -21,7 +21,9 @@ from danlu.cli.options import (
     verbosity_options,
 )
 from danlu.cli.session import Session, current_session
+from danlu.commands.container_options import parse_variable
 from danlu.commands.jobs.backends import parse_scaling
+from danlu.commands.train import option_values as convert
 from danlu.commands.train.options import JOB_OPTIONS, SWEEP_FIELDS, JobOption, TrainOptions
 from danlu.commands.train.plan import describe_missing_parts, format_manifest, plan_job
 from danlu.commands.train.submission import build_submission
@@ -71,8 +73,9 @@ def _click_settings(option: JobOption) -> dict[str, Any]:
         return {"is_flag": True}
     if option.minimum is not None:
         return {"type": click.IntRange(min=option.minimum), "metavar": option.metavar}
-    if option.repeatable:
-        return {"multiple": True, "metavar": option.metavar}
+    if option.repeatable or option.name == "env":
+        kind = _PARAMS.get(option.name)
+        return {"multiple": True, "metavar": option.metavar, "type": kind}
     return {"type": _PARAMS.get(option.name), "default": "", "metavar": option.metavar}
 
 
@@ -88,6 +91,13 @@ def _click_settings(option: JobOption) -> dict[str, Any]:
     "--replica", "others", multiple=True, metavar="TYPE=N", help="Number of replicas of any type."
 )
 @_add_job_options
+@click.option(
+    "-e",
+    "environment",
+    multiple=True,
+    metavar="K=V",
+    help="Set a variable (K alone passes its current value). Repeatable.",
+)
 @on_option
 @grace_option()
 @click.option(
@@ -177,6 +187,7 @@ def _parse_train_options(run: Session, flags: dict[str, Any]) -> TrainOptions:
     return TrainOptions.from_keywords(
         run.directory,
         replicas=replicas,
+        **_parse_environment(flags.pop("env"), flags.pop("environment")),
         claims=_parse_claims(flags.pop("claims")),
         deadline=_parse_seconds("--deadline", flags.pop("deadline")),
         finish_timeout=_parse_seconds("--finish-timeout", flags.pop("finish_timeout")),
@@ -184,6 +195,19 @@ def _parse_train_options(run: Session, flags: dict[str, Any]) -> TrainOptions:
         text=sys.stdin.read() if flags["file"] == "-" and sys.stdin is not None else "",
         **flags,
     )
+
+
+def _parse_environment(texts: tuple[str, ...], variables: tuple[str, ...]) -> dict[str, Any]:
+    """Return the build file and the variables; ``--env`` is for both, as in cells."""
+    values = [convert.env(text) for text in texts]
+    files = [value for value in values if isinstance(value, str)]
+    if len(files) > 1:
+        raise UsageError(f"--env: {files[0]} and {files[1]} exclude each other", hint="use one")
+    environment = {
+        name: text for value in values if isinstance(value, dict) for name, text in value.items()
+    }
+    environment.update(map(parse_variable, variables))
+    return {"env": "".join(files), "environment": environment}
 
 
 def _parse_sweep_options(flags: dict[str, Any], *, replace: bool) -> SweepOptions | None:

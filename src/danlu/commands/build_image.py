@@ -27,13 +27,14 @@ from danlu.builder.embedded.context import SolveRequest
 from danlu.commands import build_cache, maintenance
 from danlu.commands.build_request import BuildOutcome, BuildRequest, choose_platform, last_build_key
 from danlu.commands.bytecode import describe_python
+from danlu.commands.download_sizes import describe_downloads, find_downloads
 from danlu.commands.lock import LockRequest, update_lock
 from danlu.environment.conda import CondaPackages, strip_channel
 from danlu.environment.image_layout import make_scheme
 from danlu.environment.requirements import list_system_packages
 from danlu.errors import MachineError, UsageError
 from danlu.graph.ops import Merge
-from danlu.graph.progress import Ended
+from danlu.graph.progress import Ended, Message
 from danlu.graph.types import Graph, Vertex
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import host_platform, is_foreign, require_emulation
@@ -102,7 +103,7 @@ def solve(request: BuildRequest, environment: Environment, store: Store) -> Iter
             if plan is None:
                 _require_ids(lock_request)
             else:
-                plan = _prepare_plan(plan, request, store, running)
+                plan = _prepare_plan(plan, request, lock_request.section, store, running)
             outcome = anyio.run(
                 _lock_and_solve, request, lock_request, plan, store, running, updating
             )
@@ -123,9 +124,15 @@ def _list_lock_requests(lock_request: LockRequest) -> tuple[LockRequest, ...]:
 
 
 def _prepare_plan(
-    plan: BuildPlan, request: BuildRequest, store: Store, running: ExitStack
+    plan: BuildPlan,
+    request: BuildRequest,
+    lock: FunctionLock | None,
+    store: Store,
+    running: ExitStack,
 ) -> BuildPlan:
     """Return the plan with what has no record, and start to fetch it until ``running`` ends.
+
+    Reports how much that is.
 
     Raises :class:`MachineError` if this machine cannot build it.
     """
@@ -137,7 +144,11 @@ def _prepare_plan(
     prefetch = embedded.prefetch_wheels(
         unsolved, plan.request, store=store, paths=paths, config=config
     )
-    return replace(plan, unsolved=unsolved, prefetched=running.enter_context(prefetch))
+    plan = replace(plan, unsolved=unsolved, prefetched=running.enter_context(prefetch))
+    downloads = find_downloads((vertex.op for vertex in unsolved), lock, paths)
+    for line in describe_downloads(downloads, lock, config):
+        request.progress(Message(line, time.monotonic() - request.started))
+    return plan
 
 
 def _require_ids(lock_request: LockRequest) -> None:
@@ -246,7 +257,7 @@ async def _lock_and_solve(
             changes = (await update_lock(_list_lock_requests(lock_request), store)).lines
             updating.close()
             plan = make_build_plan(request, lock_request)
-            plan = _prepare_plan(plan, request, store, running)
+            plan = _prepare_plan(plan, request, lock_request.section, store, running)
         image, vertices = await embedded.build(
             plan.graph,
             plan.request,

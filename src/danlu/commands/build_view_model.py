@@ -51,6 +51,7 @@ class RunningVertex(msgspec.Struct):
     current: int = 0
     total: int = 0
     unit: str = ""
+    transfer_started: float = 0.0
     lines: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=_MAX_LOG_LINES))
 
     @property
@@ -60,6 +61,8 @@ class RunningVertex(msgspec.Struct):
             return ""  # the transfer is done, and something else still runs
         if self.unit:
             return f"{self.current} of {self.total} {self.unit}" if self.total else ""
+        if self.total and not self.current:
+            return format_size(self.total)  # of a wheel only the end is known
         if self.total:
             return f"{format_size(self.current)} of {format_size(self.total)}"
         return format_size(self.current) if self.current else ""
@@ -80,6 +83,25 @@ class BranchState(msgspec.Struct):
     def elapsed_seconds(self, now: float) -> float:
         """Return the seconds from the first event to now, or to the last one if none runs."""
         return now - self.started if self.running else self.seconds
+
+    @property
+    def running_vertices(self) -> list[RunningVertex]:
+        """The vertices that run: the largest transfers first, then those that started first."""
+
+        def rank(vertex: RunningVertex) -> tuple[int, float]:
+            return (-vertex.total if vertex.transfer and not vertex.unit else 0, vertex.started)
+
+        return sorted(self.running.values(), key=rank)
+
+    def describe_transfers(self, now: float) -> str:
+        """Return ``340 MB of 2.9 GB, 12 MB/s`` if files of several vertices are downloaded."""
+        found = [item for item in self.running.values() if item.total and not item.unit]
+        current, total = sum(item.current for item in found), sum(item.total for item in found)
+        if self.name == LAYER_BRANCH or len(found) < 2 or current == total:
+            return ""
+        seconds = now - min(item.transfer_started for item in found)
+        rate = f", {format_size(int(current / seconds))}/s" if current and seconds >= 1 else ""
+        return f"{format_size(current)} of {format_size(total)} downloaded{rate}"
 
     @property
     def counts(self) -> str:
@@ -147,7 +169,7 @@ class BuildState:
         rows: list[BuildRow] = []
         for branch in self.sorted_branches():
             rows.append(_make_branch_row(branch, now))
-            vertices = sorted(branch.running.values(), key=lambda vertex: vertex.started)
+            vertices = branch.running_vertices
             shown = vertices[:MAX_VERTICES_PER_BRANCH]
             rows += [_make_vertex_row(vertex, now) for vertex in shown]
             if len(vertices) > len(shown):
@@ -172,6 +194,7 @@ class BuildState:
                 running = self.find_running(event.vertex) or self._start_vertex(
                     event.vertex, event.name, "", now
                 )
+                running.transfer_started = running.transfer_started or now
                 running.current, running.total = event.current, event.total
                 running.unit = event.unit
                 self.message = ""
@@ -203,7 +226,7 @@ class BuildState:
 def _make_branch_row(branch: BranchState, now: float) -> BuildRow:
     return BuildRow(
         strip_control_sequences(branch.name) or "image",
-        branch.counts,
+        ", ".join(filter(None, (branch.counts, branch.describe_transfers(now)))),
         branch.elapsed_seconds(now) if branch.built or branch.running else None,
         has_failed=branch.failed > 0,
     )

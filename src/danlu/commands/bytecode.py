@@ -7,20 +7,16 @@ is part of the image (:func:`add_bytecode`).
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 
 from danlu.builder.embedded.bytecode_layers import (
-    bytecode_key,
-    find_owner,
     find_unmodified_wheels,
     find_wheel_layers,
     list_prefixes,
+    record_bytecode,
     site_directory,
 )
 from danlu.errors import UsageError
@@ -29,6 +25,7 @@ from danlu.sandbox.emulation import is_foreign_image
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
     from danlu.graph.ops import InstallScheme
+    from danlu.oci.digest import DiffId
     from danlu.store import Layer, Store, StoredImage
 
 #: What exporting costs without bytecode, for images that :func:`lacks_bytecode` names.
@@ -58,6 +55,7 @@ def add_bytecode(store: Store, image: StoredImage, settings: Settings) -> Stored
     The result is stored, and the same for every machine and time. Raises :class:`UsageError` if the
     image has no packages to compile, or is for another processor.
     """
+    from danlu.builder.embedded.bytecode_compiler import merge_bytecode
     from danlu.oci.image import extend_config
 
     if is_foreign_image(image.config):
@@ -68,58 +66,40 @@ def add_bytecode(store: Store, image: StoredImage, settings: Settings) -> Stored
     if image.metadata.get("bytecode"):
         return image
     with store.lease():
-        layers = anyio.run(compile_image, store, image, settings)
-        if not layers:
+        compiled = anyio.run(compile_image, store, image, settings)
+        if not compiled:
             raise UsageError(
                 "the image has no Python packages to compile", hint="leave out --bytecode"
             )
-        layer = _merge_layers(store, layers, find_owner(store.layers(image.layers) or ()))
+        layer = merge_bytecode(compiled.values(), store.layers(image.layers) or (), store)
         config = extend_config(image.config, layer.diff_id, layer.created_by)
         diff_ids = [*image.layers, layer.diff_id]
         return store.put_image(config, diff_ids, metadata={**image.metadata, "bytecode": "yes"})
 
 
-def _merge_layers(
-    store: Store, layers: Sequence[Layer], owner: tuple[int, int] | None = None
-) -> Layer:
-    """Return one layer with the files of all: engines limit the layers of an image.
-
-    ``owner`` gets the directories of packages, which an entry of this layer replaces.
-    """
-    from danlu.builder.embedded.ops.bytecode import commit_bytecode
-
-    with store.staging() as work:
-        tree = work / "tree"
-        for layer in layers:
-            shutil.copytree(layer.tree, tree, dirs_exist_ok=True)
-        for directory, _, _ in os.walk(tree):
-            os.chmod(directory, 0o755)
-        merged = commit_bytecode(tree, "bytecode of the Python packages", store, owner=owner)
-    assert merged is not None
-    return merged
-
-
-async def compile_image(store: Store, image: StoredImage, settings: Settings) -> list[Layer]:
-    """Compile the bytecode that the layers of the image's Python packages lack; return its layers.
+async def compile_image(
+    store: Store, image: StoredImage, settings: Settings
+) -> dict[DiffId, Layer]:
+    """Compile the bytecode that the layers of the image's Python packages lack; return all of it.
 
     Does nothing for an image without a Python installed by danlu, and for another processor.
     """
     if is_foreign_image(image.config):
-        return []
+        return {}
     stack = store.layers(image.layers)
     packages = {
         prefix: find_unmodified_wheels(stack or (), site_directory(image, prefix))
         for prefix in list_prefixes(image)
     }
     if not stack or not any(packages.values()):
-        return []
+        return {}
     from msgspec.structs import replace
 
     # Builds only need `describe_python`; the sandbox is loaded by the maintenance process.
     from danlu.builder.embedded.build import run_sync
+    from danlu.builder.embedded.bytecode_compiler import compile_layers
     from danlu.builder.embedded.bytecode_layers import find_interpreter
     from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
-    from danlu.builder.embedded.ops.bytecode import compile_layers
     from danlu.graph.ops import InstallScheme
     from danlu.sandbox.sandbox import Sandbox
 
@@ -138,10 +118,9 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             transfer=lambda current, total, unit="": None,
             run_sync=run_sync,
         )
-        layers: list[Layer] = []
+        compiled: dict[DiffId, Layer] = {}
         for prefix, wheels in packages.items():
             place = replace(scheme, prefix=prefix)
-            layers += await compile_layers(wheels, interpreter, place, context)
-    diff_ids = [layer.diff_id for layer in layers]
-    store.put_record(bytecode_key(image), {"layers": diff_ids}, layers=diff_ids)
-    return layers
+            compiled |= await compile_layers(wheels, interpreter, place, context)
+    record_bytecode(store, image, compiled)
+    return compiled

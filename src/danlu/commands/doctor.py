@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
 
 from danlu.commands import driver_check
@@ -18,10 +19,13 @@ from danlu.commands.settings import Settings, load_settings
 from danlu.engine.gpu.provider import describe_gpu_access
 from danlu.engine.gpu.usage import GpuMeter
 from danlu.environment.cuda_releases import find_supported_cuda
-from danlu.errors import DanluError, UsageError
+from danlu.errors import DanluError, MachineError, UsageError
 from danlu.sandbox import doctor
 from danlu.sandbox.amd_driver import find_sys_root, list_amd_gpus
+from danlu.sandbox.emulation import host_platform
 from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
+from danlu.sources.apt.archive import FAMILIES, debian_architecture, find_archive, find_release
+from danlu.sources.apt.host_config import read_host_apt
 from danlu.store import Store
 from danlu.util.config import Configuration, load_configuration
 
@@ -57,6 +61,7 @@ def run_checks(paths: Paths, context: Context) -> tuple[DoctorCheck, ...]:
         "directories": _check_directories,
         "uv": _check_uv,
         "sandbox": _check_sandbox,
+        "apt mirrors": _check_mirrors,
         "NVIDIA driver": _check_driver,
         "store": _check_store,
     }
@@ -110,6 +115,26 @@ def _check_disk_space(path: Path) -> DoctorCheck:
         else "free space with `danlu image prune`, or move the store with DANLU_HOME"
     )
     return DoctorCheck("disk space", free >= _MIN_FREE_BYTES, detail, fix)
+
+
+def _check_mirrors(paths: Paths) -> Iterator[DoctorCheck]:
+    """Say which distributions can be a base: those that this machine knows a mirror of."""
+    config = load_configuration(paths.config_file)
+    host = anyio.run(read_host_apt)
+    architecture = debian_architecture(host_platform())
+    missing: dict[str, str] = {}
+    for family, releases in FAMILIES.items():
+        release = find_release(f"{family}{max(releases)}")
+        try:
+            find_archive(release, architecture, host=host, config=config)
+        except MachineError as error:
+            missing[family] = "; ".join((*error.details, error.hint))
+    known = [family.capitalize() for family in FAMILIES if family not in missing]
+    detail = f"{' and '.join(known) or 'none'} can be a base"
+    if missing and known:
+        detail += "".join(f'; base(os="{name}…") needs [mirrors.{name}]' for name in missing)
+    fix = "" if known else next(iter(missing.values()))
+    yield DoctorCheck("apt mirrors", bool(known), detail, fix, optional=True)
 
 
 def _check_uv(paths: Paths) -> Iterator[DoctorCheck]:

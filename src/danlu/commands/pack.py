@@ -36,7 +36,7 @@ from danlu.resolve.python.request import collect_indexes
 from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount
-from danlu.serving import layout, runner
+from danlu.serving import layout, predictor_values, runner
 from danlu.serving.golden import DEFAULT_TOLERANCE, OutputComparison, compare_outputs
 from danlu.serving.model_directory import ModelDirectory, read_model_directory
 from danlu.serving.model_servers import (
@@ -324,6 +324,7 @@ def _write_code(place: Path, predictor: _PredictorFiles) -> None:
     (place / "model").mkdir()
     (place / "examples").mkdir()
     shutil.copyfile(runner.__file__, place / "run.py")
+    shutil.copy(predictor_values.__file__, place)
     (place / "predictor.json").write_text(json.dumps(predictor.about, indent=2) + "\n")
 
 

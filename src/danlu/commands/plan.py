@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import Target, assemble, assemble_targets
 from danlu.commands.build_request import choose_platform, last_build_key
-from danlu.commands.plan_status import VertexForecast
+from danlu.commands.download_sizes import describe_downloads, find_downloads
+from danlu.commands.plan_status import VertexForecast, forecast_vertices
 from danlu.environment.lock import LockedSetting
 from danlu.environment.types import Environment
 from danlu.errors import LockError, OutsideError
@@ -66,7 +67,8 @@ class PlanReport(msgspec.Struct, frozen=True):
 
     ``locked_platforms`` are all those of the lock, ``lock_command`` updates it for this one.
     ``package_settings`` are those of pip and uv that restricted the locked packages. ``sources``
-    are the functions that are built because their results are copied from.
+    are the functions that are built because their results are copied from. ``downloads`` says in
+    lines how much a build would download.
     """
 
     file: str
@@ -81,12 +83,11 @@ class PlanReport(msgspec.Struct, frozen=True):
     lock_command: str = "danlu lock"
     package_settings: tuple[LockedSetting, ...] = ()
     sources: tuple[PlannedSource, ...] = ()
+    downloads: tuple[str, ...] = ()
 
 
-def plan_build(
-    project: Project, *, settings: Settings, platform: str = "", why: bool = False
-) -> PlanReport:
-    """Return the project's graph under its lock; with ``why`` also what a build would do.
+def plan_build(project: Project, *, settings: Settings, platform: str = "") -> PlanReport:
+    """Return the project's graph under its lock, with what a build would do and download.
 
     ``platform`` is that of the image (``linux/arm64``), this machine's if empty. Raises
     :class:`~danlu.errors.UsageError` if it, the build file or the lock is invalid.
@@ -126,10 +127,7 @@ def plan_build(
         lock_command=f"danlu lock --platform {target}" if is_foreign(target) else "danlu lock",
         package_settings=section.package_settings if section else (),
     )
-    if not why:
-        return planned
-    last = last_build_key(project, target)
-    return _add_forecasts(planned, graph, settings, section, last=last)
+    return _add_forecasts(planned, graph, settings, section, last=last_build_key(project, target))
 
 
 def _list_targets(
@@ -274,12 +272,15 @@ def _add_forecasts(
     last: str,
 ) -> PlanReport:
     """Return the plan with a forecast for each vertex, compared with the build ``last``."""
-    from danlu.commands.plan_status import forecast_vertices  # only --why needs the builder
-
-    forecasts: dict[str, Any] = forecast_vertices(
-        graph, settings.paths.store, last=last, lock=section
-    )
+    forecasts = forecast_vertices(graph, settings.paths, last=last, lock=section)
+    pending = [vertex.op for vertex in graph.walk() if _is_pending(forecasts.get(vertex.digest))]
+    downloads = find_downloads(pending, section, settings.paths)
     vertices = (
         replace(vertex, forecast=forecasts.get(vertex.digest)) for vertex in planned.vertices
     )
-    return replace(planned, vertices=tuple(vertices))
+    lines = tuple(describe_downloads(downloads, section, settings.config))
+    return replace(planned, vertices=tuple(vertices), downloads=lines)
+
+
+def _is_pending(forecast: VertexForecast | None) -> bool:
+    return forecast is not None and forecast.state != "cached"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -17,10 +16,12 @@ from danlu.builder.embedded.context import (
     merge_results,
     stack_key,
 )
+from danlu.commands.download_sizes import find_download, lock_sizes
 from danlu.environment.package_names import requirement_name
-from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
+from danlu.graph.ops import Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex
 from danlu.store import Store
+from danlu.util.paths import Paths
 
 if TYPE_CHECKING:
     from danlu.environment.lock import FunctionLock
@@ -48,6 +49,7 @@ class _ForecastState:
     """What is known while the graph is walked, inputs first; unknown results are None."""
 
     store: Store | None
+    paths: Paths
     last_build: Mapping[str, Mapping[str, Any]]
     last_digests: frozenset[str]
     sizes: Mapping[str, int]
@@ -57,27 +59,29 @@ class _ForecastState:
 
 
 def forecast_vertices(
-    graph: Graph, root: Path, *, last: str, lock: FunctionLock | None
+    graph: Graph, paths: Paths, *, last: str, lock: FunctionLock | None
 ) -> dict[str, VertexForecast]:
     """Return a forecast for each vertex except merges, by digest.
 
-    ``root`` is the store's directory, which need not exist; ``last`` is the key of the record of
-    the project's last build.
+    The store need not exist; ``last`` is the key of the record of the project's last build.
     """
-    if not root.is_dir():
-        return _walk_graph(graph, _load_state(None, last, lock))
-    with Store.open(root) as store:
-        return _walk_graph(graph, _load_state(store, last, lock))
+    if not paths.store.is_dir():
+        return _walk_graph(graph, _load_state(None, paths, last, lock))
+    with Store.open(paths.store) as store:
+        return _walk_graph(graph, _load_state(store, paths, last, lock))
 
 
-def _load_state(store: Store | None, last: str, lock: FunctionLock | None) -> _ForecastState:
+def _load_state(
+    store: Store | None, paths: Paths, last: str, lock: FunctionLock | None
+) -> _ForecastState:
     record = (store.record(last) if store else None) or {}
     vertices = record.get("vertices", [])
     return _ForecastState(
         store=store,
+        paths=paths,
         last_build={vertex["name"]: vertex for vertex in vertices},
         last_digests=frozenset(vertex["digest"] for vertex in vertices),
-        sizes={package.sha256: package.size for package in lock.packages} if lock else {},
+        sizes=lock_sizes(lock),
         versions={package.name: package.version for package in lock.packages} if lock else {},
     )
 
@@ -97,7 +101,8 @@ def _forecast_vertex(vertex: Vertex, state: _ForecastState) -> VertexForecast:
     if result is not None:
         size = sum(layer.size for layer in result.layers)
         return VertexForecast("cached", "no input changed", size=size)
-    download = _download_size(vertex, state)
+    found = find_download(vertex.op, state.sizes, state.paths)
+    download = found.size if found else 0
     reads = vertex.op.reads_inputs and vertex.inputs
     if reads and state.results.get(vertex.inputs[0].digest) is None:
         if vertex.digest not in state.last_digests and _op_is_new(vertex, state):
@@ -201,11 +206,3 @@ def _explain_uncertainty(vertex: Vertex, state: _ForecastState) -> str:
         pending.extend(candidate.inputs)
     names = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
     return f"depends on {names}" if causes else "depends on a vertex that will be built"
-
-
-def _download_size(vertex: Vertex, state: _ForecastState) -> int:
-    if isinstance(vertex.op, AptInstall | Bootstrap):
-        return sum(deb.size for deb in vertex.op.packages)
-    if isinstance(vertex.op, Wheel):
-        return state.sizes.get(vertex.op.sha256, 0)
-    return 0

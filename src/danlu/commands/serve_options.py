@@ -18,6 +18,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
     Attributes:
         timeout: Seconds that a request may take.
         max_batch: The most rows of a call of the predictor.
+        cors: The origins whose pages may send requests; ``*`` is all.
         grpc_port: Where gRPC is answered; None for nowhere.
         name: The name of a server in the background or on a cluster; empty for the image's.
         replicas: On a cluster: a number, or a range for an autoscaler.
@@ -32,6 +33,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
     timeout: float = 60.0
     max_batch: int = 32
     gpus: str = ""
+    cors: tuple[str, ...] = ()
     grpc_port: int | None = None
     name: str = ""
     replicas: str = "1"
@@ -48,6 +50,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
             *("--workers", str(self.workers), "--timeout", f"{self.timeout:g}"),
             *("--max-batch", str(self.max_batch)),
             *grpc,
+            *(word for origin in self.cors for word in ("--cors", origin)),
         )
 
 

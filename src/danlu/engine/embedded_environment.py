@@ -218,7 +218,7 @@ class EmbeddedContainer:
         self._network_env = network_env.detect_network_environment(
             work, trusted=image.is_built_here
         )
-        return add_bytecode_trees(store, image, layers), work
+        return add_bytecode_trees(store, image, layers, self._environment.upper), work
 
     def _choose_init(self) -> tuple[str, ...]:
         """Return the first process: the distribution's tini if the image has it, else a shell."""

@@ -350,15 +350,6 @@ class CondaPackage(Op, frozen=True):
     site_packages: str = ""
 
 
-class Bytecode(Op, frozen=True):
-    """The bytecode of the packages below it, compiled by the image's own interpreter."""
-
-    runs_programs: ClassVar[bool] = True
-
-    interpreter: str
-    roots: tuple[str, ...]
-
-
 class FileEntry(msgspec.Struct, frozen=True):
     """A file, directory or symbolic link that danlu itself writes.
 

@@ -12,12 +12,8 @@ from danlu.environment.types import Environment
 from danlu.errors import DanluError, Span, UsageError
 from danlu.resolve.context import ResolveContext
 from danlu.sources.conda.channels import confine_channels, read_channel_settings
-from danlu.sources.conda.solve import (
-    CondaRequest,
-    CondaSpec,
-    solve_packages,
-    split_spec,
-)
+from danlu.sources.conda.match_spec import split_spec
+from danlu.sources.conda.solve import CondaRequest, CondaSpec, solve_packages
 from danlu.sources.environment_file import CondaEnvironmentFile, parse_environment_file
 from danlu.util.safe_paths import ProjectTree
 

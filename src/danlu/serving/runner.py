@@ -1,7 +1,7 @@
 """Load a predictor and call it: the program of packed models, run inside containers.
 
-It is copied to the image and imports nothing but the standard library; NumPy and PyTorch are used
-only for values of their types. Python 3.9 and later.
+It is copied to the image, next to ``predictor_values.py``, and imports nothing else but the
+standard library. Python 3.9 and later.
 
     run.py                     read one input as JSON from stdin, write the output as JSON
     run.py record OUT          run the examples, trace what is used; write OUT/report.json
@@ -9,241 +9,49 @@ only for values of their types. Python 3.9 and later.
     run.py schema              print the schema
 
 An input is an object with the parameters of ``predict`` by name; a predictor with one parameter
-also takes its value alone. Arrays of outputs are ``{"$array": {"dtype", "shape", "data"}}`` with
+also takes its value alone. In reports, arrays are ``{"$array": {"dtype", "shape", "data"}}`` with
 base64 of the little-endian bytes, ``bytes`` are ``{"$bytes": base64}``; with stdin and stdout,
-arrays are nested lists.
+arrays are nested lists and ``bytes`` are ``{"b64": base64}``.
 """
 
 from __future__ import annotations
 
-import base64
 import importlib
 import importlib.util
-import inspect
 import json
-import math
 import os
 import re
 import shutil
 import socket
 import sys
 import traceback
-import typing
 from importlib import metadata
 from typing import Any
+
+try:
+    from .predictor_values import (
+        InvalidInputError,
+        convert_input,
+        decode_json,
+        decode_value,
+        describe_predictor,
+        encode_value,
+    )
+except ImportError:  # in the image
+    from predictor_values import (  # type: ignore[import-not-found,no-redef]
+        InvalidInputError,
+        convert_input,
+        decode_json,
+        decode_value,
+        describe_predictor,
+        encode_value,
+    )
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.join(HERE, "model")
 CODE = os.path.join(HERE, "code")
 
 _MAX_TRACEBACK = 20000
-_SIMPLE = {int: "integer", float: "number", str: "string", bool: "boolean", bytes: "bytes"}
-_CONTAINERS = {list: "list", tuple: "list", dict: "object"}
-
-
-class InvalidInputError(Exception):
-    """An input that does not fit the annotations of ``predict``, or a missing example."""
-
-
-# -- schema and values ----------------------------------------------------------------------------
-
-
-def describe_annotation(annotation: Any) -> dict[str, Any]:
-    """Return the schema of an annotation: ``type``, for arrays also ``dtype`` and ``shape``.
-
-    ``Annotated[numpy.ndarray, "float32", (None, 64)]`` states both; None is any length.
-    """
-    details: dict[str, Any] = {}
-    if typing.get_origin(annotation) is typing.Annotated:
-        annotation, *notes = typing.get_args(annotation)
-        for note in notes:
-            if isinstance(note, tuple):
-                details["shape"] = list(note)
-            elif isinstance(note, (str, type)) or hasattr(note, "name"):
-                details["dtype"] = note if isinstance(note, str) else _dtype_name(note)
-    origin = typing.get_origin(annotation) or annotation
-    if origin in _SIMPLE:
-        return {"type": _SIMPLE[origin]}
-    if origin in _CONTAINERS:
-        return {"type": _CONTAINERS[origin]}
-    name = getattr(origin, "__qualname__", str(origin))
-    module = getattr(origin, "__module__", "")
-    if name == "ndarray" and module == "numpy":
-        return {"type": "array", **details}
-    if name == "Tensor" and module.partition(".")[0] == "torch":
-        return {"type": "tensor", **details}
-    return {"type": "any"}
-
-
-def _dtype_name(note: Any) -> str:
-    return str(getattr(note, "__name__", None) or getattr(note, "name", note)).rpartition(".")[2]
-
-
-def describe_predictor(predictor: Any) -> dict[str, Any]:
-    """Return the schema of a predictor: ``inputs`` by parameter, and ``output``."""
-    method = predictor.predict
-    try:
-        hints = typing.get_type_hints(method, include_extras=True)
-    except Exception:  # an annotation that cannot be evaluated says nothing
-        hints = {}
-    inputs = {}
-    for name, parameter in inspect.signature(method).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise InvalidInputError("predict must have named parameters, not *args or **kwargs")
-        schema = describe_annotation(hints.get(name, Any))
-        if parameter.default is not parameter.empty:
-            schema["optional"] = True
-        inputs[name] = schema
-    return {"inputs": inputs, "output": describe_annotation(hints.get("return", Any))}
-
-
-def convert_input(value: Any, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``predict`` for an input; raise :class:`InvalidInputError`."""
-    inputs = schema["inputs"]
-    if not isinstance(value, dict) or not _are_arguments(value, inputs):
-        if isinstance(value, tuple) and len(value) == len(inputs):
-            value = dict(zip(inputs, value))  # noqa: B905 (Python 3.9)
-        elif len(inputs) == 1:
-            value = {next(iter(inputs)): value}
-        else:
-            names = ", ".join(inputs)
-            raise InvalidInputError(f"an input must be an object with {names}")
-    return {name: _convert_value(name, item, inputs[name]) for name, item in value.items()}
-
-
-def _are_arguments(value: dict[str, Any], inputs: dict[str, Any]) -> bool:
-    needed = {name for name, schema in inputs.items() if not schema.get("optional")}
-    return set(value) <= set(inputs) and needed <= set(value)
-
-
-def _convert_value(name: str, value: Any, schema: dict[str, Any]) -> Any:
-    kind = schema["type"]
-    value = decode_value(value)
-    if kind in ("array", "tensor"):
-        return _convert_array(name, value, schema)
-    if kind == "bytes" and isinstance(value, str):
-        return base64.b64decode(value)
-    accepted = {
-        "integer": (int,),
-        "number": (int, float),
-        "string": (str,),
-        "boolean": (bool,),
-        "bytes": (bytes,),
-        "list": (list, tuple),
-        "object": (dict,),
-    }.get(kind)
-    is_wrong_bool = isinstance(value, bool) and kind in ("integer", "number")
-    if accepted and (is_wrong_bool or not isinstance(value, accepted)):
-        if "numpy" in type(value).__module__ and kind == "list":
-            return value.tolist()
-        raise InvalidInputError(f"{name} must be of type {kind}, not {type(value).__name__}")
-    return value
-
-
-def _convert_array(name: str, value: Any, schema: dict[str, Any]) -> Any:
-    numpy = importlib.import_module("numpy")
-    is_tensor = type(value).__module__.partition(".")[0] == "torch"
-    try:
-        array = numpy.asarray(value.detach().cpu() if is_tensor else value, schema.get("dtype"))
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name} is not an array: {error}") from error
-    if array.dtype == object:
-        raise InvalidInputError(f"{name} is not an array of numbers")
-    shape = schema.get("shape")
-    if shape is not None and not (
-        len(shape) == array.ndim
-        and all(want in (None, -1, got) for want, got in zip(shape, array.shape))  # noqa: B905
-    ):
-        wanted = ", ".join("any" if length in (None, -1) else str(length) for length in shape)
-        raise InvalidInputError(f"{name} must have the shape [{wanted}], not {list(array.shape)}")
-    if schema["type"] == "tensor":
-        return importlib.import_module("torch").from_numpy(numpy.ascontiguousarray(array))
-    return array
-
-
-def encode_value(value: Any, *, plain: bool = False) -> Any:
-    """Return a value as JSON; ``plain`` writes arrays as nested lists.
-
-    Raises :class:`TypeError` for values of other types.
-    """
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    # Of a subclass, such as an enumeration, the number counts.
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        # JSON has no NaN and no infinity (RFC 8259, section 6).
-        return float(value) if plain or math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, (bytes, bytearray)):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        return {str(name): encode_value(item, plain=plain) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encode_value(item, plain=plain) for item in value]
-    value = _find_array(value)
-    if hasattr(value, "dtype") and hasattr(value, "tobytes"):
-        return _encode_array(value, plain)
-    raise TypeError(
-        f"predict returned a {type(value).__name__}; return numbers, strings, bytes, lists,"
-        " dictionaries or arrays"
-    )
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value with the arrays of any framework as NumPy's, tuples as lists."""
-    if isinstance(value, dict):
-        return {str(name): plain_value(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_value(item) for item in value]
-    return _find_array(value)
-
-
-def _find_array(value: Any) -> Any:
-    """Return the NumPy array of a tensor, series or frame, else the value."""
-    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
-        value = value.detach().cpu()
-        return (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
-    if not hasattr(value, "dtype") and hasattr(value, "__array__"):
-        return value.__array__()
-    if hasattr(value, "to_numpy"):  # a pandas series or frame
-        return value.to_numpy()
-    if hasattr(value, "numpy"):  # a TensorFlow tensor
-        return value.numpy()
-    return value
-
-
-def _encode_array(array: Any, plain: bool) -> Any:
-    if array.dtype.kind in "OUS" or array.ndim == 0 or plain:
-        return encode_value(array.tolist(), plain=plain)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"predict returned an array of {array.dtype}, which has no JSON form")
-    little = array.astype(array.dtype.newbyteorder("<"))
-    return {
-        "$array": {
-            "dtype": array.dtype.name,
-            "shape": list(array.shape),
-            "data": base64.b64encode(little.tobytes()).decode(),
-        }
-    }
-
-
-def decode_value(value: Any) -> Any:
-    """Return what :func:`encode_value` encoded."""
-    if isinstance(value, list):
-        return [decode_value(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"$bytes"}:
-        return base64.b64decode(value["$bytes"])
-    if set(value) == {"$float"}:
-        return float(value["$float"])
-    if set(value) == {"$array"}:
-        numpy = importlib.import_module("numpy")
-        about = value["$array"]
-        kind = numpy.dtype(about["dtype"]).newbyteorder("<")
-        array = numpy.frombuffer(base64.b64decode(about["data"]), kind)
-        return array.reshape(about["shape"]).astype(about["dtype"])
-    return {name: decode_value(item) for name, item in value.items()}
 
 
 # -- examples -------------------------------------------------------------------------------------
@@ -272,9 +80,9 @@ def _read_example(path: str) -> list[Any]:
             return [dict(value)] if path.endswith(".npz") else [value]
         with open(path, encoding="utf-8") as file:
             if path.endswith(".jsonl"):
-                return [json.loads(line) for line in file if line.strip()]
-            return [json.load(file)]
-    except (ValueError, OSError) as error:
+                return [decode_json(line) for line in file if line.strip()]
+            return [decode_json(file.read())]
+    except (ValueError, OSError, InvalidInputError) as error:
         raise InvalidInputError(f"cannot read the example {name}: {error}") from error
 
 
@@ -497,7 +305,7 @@ def run_examples(directory: str, *, record: bool) -> int:
 
 
 def _call_predict(predictor: Any, value: Any, schema: dict[str, Any]) -> Any:
-    return encode_value(predictor.predict(**convert_input(value, schema)))
+    return encode_value(predictor.predict(**convert_input(decode_value(value), schema)))
 
 
 def serve_stdin() -> int:
@@ -505,12 +313,12 @@ def serve_stdin() -> int:
     output = os.dup(1)
     os.dup2(2, 1)
     try:
-        value = json.load(sys.stdin)
+        value = decode_json(sys.stdin.buffer.read())
         predictor = load_predictor(read_json("predictor.json"))
         schema = describe_predictor(predictor)
         result = predictor.predict(**convert_input(value, schema))
-        text = json.dumps(encode_value(result, plain=True))
-    except (InvalidInputError, json.JSONDecodeError) as error:
+        text = json.dumps(encode_value(result, plain=True), allow_nan=False)
+    except InvalidInputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with open(output, "w", encoding="utf-8") as file:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 import yaml
 
 from danlu.errors import Span, UsageError
 
+#: Plain scalars that are not text in YAML 1.2, as conda reads it. The usual form of a whole number
+#: is the same text.
+_NULL = re.compile(r"|~|null|Null|NULL")
+_NOT_TEXT = re.compile(
+    r"true|True|TRUE|false|False|FALSE|0o[0-7]+|0x[0-9a-fA-F]+|(?!-?(?:0|[1-9]\d*)$)"
+    r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+
 
 class CondaEnvironmentFile(msgspec.Struct, frozen=True):
-    """The parts of an environment file that a build uses; name, prefix and variables are not.
+    """The parts of an environment file that are used; name and prefix are not.
 
     ``specs`` and ``pip`` (lines of a requirements file) have the numbers of their lines.
     """
@@ -20,52 +29,84 @@ class CondaEnvironmentFile(msgspec.Struct, frozen=True):
     channels: tuple[str, ...] = ()
     specs: tuple[tuple[int, str], ...] = ()
     pip: tuple[tuple[int, str], ...] = ()
+    variables: Mapping[str, str] = {}
+
+
+class _Line(str):
+    """A text with the number of its line."""
+
+    number = 1
+
+
+class _FileSchema(msgspec.Struct):
+    channels: tuple[str, ...] = ()
+    dependencies: tuple[str | dict[Literal["pip"], tuple[str, ...] | str | None], ...] | None = None
+    variables: dict[str, str] = {}
 
 
 def parse_environment_file(text: str, name: str) -> CondaEnvironmentFile:
-    """Parse the text of a file that is ``name`` in messages.
+    """Parse the text of a file that is ``name`` in messages, by the rules of conda.
 
-    Raises :class:`UsageError`, with the line, if it is not an environment file.
+    Raises :class:`UsageError`, with the line, for what conda refuses and for what is not supported.
     """
-    values = parse_yaml(text, name)
-    if not isinstance(values, dict) or not isinstance(values.get("dependencies") or [], list):
+    root = _compose(text, name, None)
+    try:
+        file = msgspec.convert(_to_value(root), _FileSchema)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at ")
         raise UsageError(
-            f"{name} is not a conda environment file",
-            span=Span(name, 1),
-            hint="`conda env export` writes one: a mapping with a list of `dependencies`",
-        )
-    channels = values.get("channels") or []
-    if not isinstance(channels, list) or not all(isinstance(item, str) for item in channels):
-        raise UsageError(f"{name}: channels must be a list of strings", span=Span(name, 1))
-    specs: list[tuple[int, str]] = []
-    pip: list[tuple[int, str]] = []
-    for key, number, item in _list_dependencies(yaml.compose(text, Loader=yaml.BaseLoader)):
-        if not isinstance(item, yaml.ScalarNode):
+            f"{name} is not a conda environment file: {problem} at {path or '`$`'}",
+            span=Span(name, _find_line(root, path)),
+            hint="`conda env export` writes one: lists of strings, and `pip:` in `dependencies`",
+        ) from error
+    for channel in file.channels:
+        if "$" in channel:
             raise UsageError(
-                f"{name}: unknown entry in dependencies",
-                span=Span(name, number),
-                hint="an entry is a package, or a mapping `pip:` with a list of requirements",
+                f"{name}: channel {channel} has a variable",
+                span=Span(name, _number(channel)),
+                hint="write its address, or define the channel in .condarc",
             )
-        (pip if key == "pip" else specs).append((number, item.value.strip()))
-    return CondaEnvironmentFile(tuple(channels), tuple(specs), tuple(pip))
+    specs: list[tuple[int, str]] = []
+    pip: tuple[str, ...] = ()
+    for item in file.dependencies or ():
+        if isinstance(item, str):
+            specs.append((_number(item), item.strip()))
+        else:
+            # As in conda, the last of several lists counts, and a string is a list of one.
+            lines = item.get("pip")
+            pip = (lines,) if isinstance(lines, str) else lines or ()
+    numbered = tuple((_number(line), line.strip()) for line in pip)
+    return CondaEnvironmentFile(file.channels, tuple(specs), numbered, file.variables)
 
 
-def _list_dependencies(root: yaml.Node | None) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Yield the entries of ``dependencies`` and of its ``pip`` list, with their line numbers."""
-    top = root.value if isinstance(root, yaml.MappingNode) else ()
-    listed = next((node for key, node in top if key.value == "dependencies"), None)
-    for item in listed.value if isinstance(listed, yaml.SequenceNode) else ():
-        number = item.start_mark.line + 1
-        pairs = list(item.value) if isinstance(item, yaml.MappingNode) else []
-        if [key.value for key, _ in pairs] != ["pip"]:
-            yield "", number, item
-            continue
-        lines = pairs[0][1]
-        if isinstance(lines, yaml.SequenceNode):
-            for line in lines.value:
-                yield "pip", line.start_mark.line + 1, line
-        elif lines.value:
-            yield "", number, item
+def _number(line: str) -> int:
+    return line.number if isinstance(line, _Line) else 1
+
+
+def _to_value(node: yaml.Node | None) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return [_to_value(item) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        return {key.value: _to_value(value) for key, value in node.value}
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    if node.style is None and _NULL.fullmatch(node.value):
+        return None
+    if node.style is None and _NOT_TEXT.fullmatch(node.value):
+        return True if node.value[0] in "tTfF" else 0.0  # for the message: neither is accepted
+    line = _Line(node.value)
+    line.number = node.start_mark.line + 1
+    return line
+
+
+def _find_line(node: yaml.Node | None, path: str) -> int:
+    """Return the line of the value at ``$.dependencies[2]``, or of the last one on its way."""
+    for key, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        if isinstance(node, yaml.MappingNode):
+            node = next((value for name, value in node.value if name.value == key or not key), node)
+        elif isinstance(node, yaml.SequenceNode) and index.isdecimal():
+            node = node.value[int(index)]
+    return 1 if node is None else node.start_mark.line + 1
 
 
 def parse_yaml(text: str, name: str, span: Span | None = None) -> Any:
@@ -73,8 +114,16 @@ def parse_yaml(text: str, name: str, span: Span | None = None) -> Any:
 
     Raises :class:`UsageError`, with the line of ``name`` unless ``span`` is given.
     """
+    root = _compose(text, name, span)
+    return None if root is None else yaml.BaseLoader("").construct_document(root)
+
+
+def _compose(text: str, name: str, span: Span | None) -> yaml.Node | None:
+    """Return the only document of a YAML text; duplicate keys and aliases are errors."""
     try:
-        return yaml.load(text, Loader=yaml.BaseLoader)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+        if root is not None:
+            _check_node(root, set())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "cannot be parsed"
@@ -83,3 +132,19 @@ def parse_yaml(text: str, name: str, span: Span | None = None) -> Any:
         raise UsageError(f"{name} is not valid YAML: {problem}", span=span) from error
     except RecursionError as error:
         raise UsageError(f"{name} is nested too deeply", span=span) from error
+    return root
+
+
+def _check_node(node: yaml.Node, seen: set[yaml.Node]) -> None:
+    problem = "aliases are not supported" if node in seen else ""
+    seen.add(node)
+    children = [] if isinstance(node, yaml.ScalarNode) else list(node.value)
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value if isinstance(key, yaml.ScalarNode) else "" for key, _ in node.value]
+        twice = [key for key in keys if keys.count(key) > 1 or key == "<<"]
+        problem = problem or (f"duplicate or merged key {twice[0]!r}" if twice else "")
+        children = [child for pair in node.value for child in pair]
+    if problem:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    for child in children:
+        _check_node(child, seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,16 @@ class ManifestDocument(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.fields)
+
+    def with_name(self, choose: Callable[[str], str]) -> ManifestDocument:
+        """Return the document with the name that ``choose`` returns for its ``generateName``."""
+        metadata = self.get("metadata")
+        if not isinstance(metadata, Mapping):
+            return self
+        prefix = metadata.get("generateName")
+        name = choose(prefix if isinstance(prefix, str) and not metadata.get("name") else "")
+        named = {**metadata, "name": name} if name else metadata
+        return ManifestDocument({**self.fields, "metadata": named}, self.places)
 
     def error(self, message: str, *, path: str = "", hint: str = "") -> ManifestError:
         """Return an error that points at the field ``path``."""

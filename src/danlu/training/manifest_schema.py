@@ -202,10 +202,11 @@ def _any_fields(names: str) -> dict[str, FieldCheck]:
 _METADATA = record_check(
     {
         **_any_fields("""
-            creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName
+            creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers
             generation managedFields ownerReferences resourceVersion selfLink uid
         """),
         "name": check_text,
+        "generateName": check_text,
         "namespace": check_text,
         "labels": _TEXT_MAP,
         "annotations": _TEXT_MAP,

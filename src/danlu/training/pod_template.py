@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,26 @@ def compact_json(value: object) -> str:
     """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return text.translate(_GO_ESCAPES)
+
+
+def expand_references(text: str, value: Callable[[str], str | None]) -> str:
+    """Replace ``$(NAME)`` in a text, by the rules of Kubernetes (its package ``expansion``).
+
+    References without a value stay unchanged; ``$$`` becomes a single ``$``.
+    """
+
+    def replace_reference(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        replacement = value(match[1])
+        return match[0] if replacement is None else replacement
+
+    return re.sub(r"\$\$|\$\(([^)]*)\)", replace_reference, text)
+
+
+def escape_references(text: str) -> str:
+    """Return what :func:`expand_references`, and Kubernetes, expand to ``text``."""
+    return re.sub(r"\$+(?=\()|\${2,}", lambda dollars: dollars[0] * 2, text)
 
 
 def pod_spec(template: PodTemplate) -> Mapping[str, Any]:

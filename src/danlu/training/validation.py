@@ -112,9 +112,7 @@ def _check_name(metadata: Mapping[str, Any], replicas: Iterable[ReplicaId]) -> I
     """
     name = metadata.get("name")
     if name in (None, ""):
-        generate = metadata.get("generateName")
-        hint = "set name: generateName is not supported" if generate else ""
-        yield FieldError("metadata.name", "is required", hint)
+        yield FieldError("metadata.name", "is required")
     elif isinstance(name, str) and not DNS_1035.fullmatch(name):
         hint = "use lower-case letters, digits and '-'; start with a letter, don't end with '-'"
         yield FieldError("metadata.name", f"invalid job name '{name}'", hint)

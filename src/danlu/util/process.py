@@ -60,8 +60,11 @@ async def run(
     umask: int = -1,
     pass_fds: Sequence[int] = (),
     is_stuck: Callable[[float], bool] | None = None,
+    on_stderr: Callable[[str], None] | None = None,
 ) -> CompletedProcess:
     """Run ``args`` to completion and collect the output; a ``umask`` of -1 keeps ours.
+
+    ``on_stderr`` is called with each part of stderr when it comes.
 
     ``is_stuck`` is asked from time to time whether to give up, with the seconds for which the
     program and its children have neither read, written nor computed anything. Raises
@@ -80,7 +83,11 @@ async def run(
     chunks: dict[str, bytes] = {}
 
     async def drain(name: str, source: ByteReceiveStream) -> None:
-        parts = [part async for part in source]
+        parts = []
+        async for part in source:
+            parts.append(part)
+            if name == "stderr" and on_stderr is not None:
+                on_stderr(part.decode(errors="replace"))
         chunks[name] = b"".join(parts)
 
     stuck = False

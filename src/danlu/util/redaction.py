@@ -14,7 +14,7 @@ from danlu.util.urls import MASK
 
 #: Words in the name of a variable, setting or option that has a secret as its value.
 _SECRET_WORDS = (
-    r"token(?!iz)|passw(?:or)?d|passphrase|secret|credential|api[_-]?key|access[_-]?key"
+    r"token(?!iz)|passw(?:or)?d|passphrase|secret(?:[_-]?key)?|credential|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|auth[_-]?key|signing[_-]?key|bearer"
 )
 _SECRET_ENDINGS = r"_key|_pass|_pwd|_pat|_auth"
@@ -68,6 +68,9 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     end = r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
     begin = r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
     yield "private key", re.compile(rf"{begin}(?:.*?{end}|.*\Z)", re.DOTALL), MASK
+    # The beginning of such a key in base64, as in kubeconfigs.
+    encoded = r"LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)[A-Za-z0-9+/=]{1,65536}"
+    yield "private key", re.compile(encoded), MASK
     yield "private key", re.compile(r"\bAGE-SECRET-KEY-1[A-Z0-9]{20,255}"), MASK
     header = (
         rf"((?:proxy-)?authorization[\"']?\s{{0,9}}+[:=]\s{{0,9}}+[\"']?){_NOT_MASKED}"
@@ -84,6 +87,9 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     yield "URL credentials", re.compile(password), rf"\g<1>{MASK}@"
     url = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?!\*\*\*@|git@)[^/?#\s\"'<>]{1,4096}@"
     yield "URL credentials", re.compile(url), rf"\g<1>{MASK}@"
+    # conda's form: https://host/t/TOKEN/channel.
+    channel = rf"(\bhttps?://[^\s\"'<>/]{{1,255}}/t/){_NOT_MASKED}[A-Za-z0-9-]{{4,255}}(?=/)"
+    yield "channel token", re.compile(channel), kept
     words = rf"{_SECRET_WORDS}|signature|\bsig|\bjwt|\bkey"
     parameter = rf"([?&][\w.-]{{0,64}}(?:{words})=){_NOT_MASKED}[^&\s\"'<>]+"
     yield "URL parameter", re.compile(parameter, flags), kept
@@ -119,13 +125,17 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     option = rf"({option})(?:{_STRING}|(?!-){_NOT_SECRET}\S+)"
     yield "secret option", re.compile(option, flags), _mask_value
     name = rf"\b[\w.-]{{0,64}}(?:(?:{_SECRET_WORDS})(?:[_-][\w-]{{0,64}})?|{_SECRET_ENDINGS})"
-    assigned = rf"{name}[\"']?[ \t]{{0,9}}+(?:=>|[:=])[ \t]{{0,9}}+"
+    assigned = rf"{name}(?:[\"']\]?)?[ \t]{{0,9}}+(?:=>|[:=])[ \t]{{0,9}}+"
     value = rf"({assigned})(?:{_STRING}|{_NOT_SECRET}[^\s\"',;)}}\]]+)"
     yield "secret value", re.compile(value, flags), _mask_value
+    element = (
+        rf"(<[\w.:-]{{0,64}}(?:{_SECRET_WORDS})>\s{{0,9}}+){_NOT_MASKED}[^<>\s]+(?=\s{{0,9}}</)"
+    )
+    yield "secret value", re.compile(element, flags), kept
     token = (
         r"\b(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{16,255}"
         r"|hf_[A-Za-z0-9]{16,255}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,255}"
-        r"|xox[a-z]-[\w-]{10,255}|xapp-[\w-]{10,255}|sk-[\w-]{20,255}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{20,500}"
+        r"|xox[a-z]-[\w-]{10,255}|xapp-[\w-]{10,255}|sk-(?!ssh-|ecdsa-)[\w-]{20,255}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{20,500}"
         r"|dckr_pat_[\w-]{10,255}|gl(?:ptt|dt|rt|soat|ft|imt|agent)-[\w-]{16,255}"
         r"|[sr]k_(?:live|test)_[A-Za-z0-9]{16,255}|SG\.[\w-]{16,64}\.[\w-]{16,128}"
         r"|ya29\.[\w-]{20,2048}|(?:nvapi|tskey)-[\w-]{20,255}|gsk_[A-Za-z0-9]{20,255}"
@@ -135,7 +145,8 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     yield "token", re.compile(token), MASK
 
 
-_PATTERNS = tuple(_compile_patterns())
+#: Kinds of secrets, patterns for them, and what replaces a match. Group 1 is what stays.
+SECRET_PATTERNS = tuple(_compile_patterns())
 
 
 class SecretRedactor:
@@ -146,12 +157,7 @@ class SecretRedactor:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        values = {
-            value.strip()
-            for name, value in environ.items()
-            if is_secret_name(name) and len(value.strip()) >= _MIN_VALUE_LENGTH
-        }
-        self._values = sorted(values, key=len, reverse=True)
+        self._values = find_secret_values(environ)
         #: What was removed, by the name of the text and the kind of secret.
         self.removed: dict[str, Counter[str]] = {}
 
@@ -162,7 +168,7 @@ class SecretRedactor:
             if value in text:
                 counts["value of a secret variable"] += text.count(value)
                 text = text.replace(value, MASK)
-        for kind, pattern, replacement in _PATTERNS:
+        for kind, pattern, replacement in SECRET_PATTERNS:
             text, number = pattern.subn(replacement, text)
             counts[kind] += number
         counts = +counts
@@ -209,16 +215,14 @@ class SecretRedactor:
         return found
 
 
+def find_secret_values(environ: Mapping[str, str]) -> list[str]:
+    """Return the values of secret variables, unless they are short, the longest first."""
+    values = {value.strip() for name, value in environ.items() if is_secret_name(name)}
+    return sorted(
+        (value for value in values if len(value) >= _MIN_VALUE_LENGTH), key=len, reverse=True
+    )
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether a variable's name says that its value is secret."""
     return _SECRET_NAME.search(name) is not None
-
-
-def find_key_or_token(text: str) -> str:
-    """Return the kind of the first secret in ``text`` that has its own form, else nothing.
-
-    Passwords have none: what looks like one is in many files that are not secret.
-    """
-    kinds = ("private key", "token", "registry login")
-    found = (kind for kind, pattern, _ in _PATTERNS if kind in kinds and pattern.search(text))
-    return next(found, "")

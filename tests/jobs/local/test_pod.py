@@ -12,8 +12,9 @@ import pytest
 
 from danlu.engine.types import ResourceLimits
 from danlu.errors import UsageError
-from danlu.jobs.local.pod import ContainerSpec, PodContext, build_pod, expand_env, requested_gpus
+from danlu.jobs.local.pod import ContainerSpec, PodContext, build_pod, requested_gpus
 from danlu.jobs.types import ContainerImage
+from danlu.training.pod_template import escape_references, expand_references
 from danlu.util.quantity import parse_quantity
 from tests.jobs.local.support import spec, submission, worker
 
@@ -60,7 +61,17 @@ def variable(**source: Any) -> str | None:
     ],
 )
 def test_references_are_expanded_like_in_kubernetes(text: str, result: str) -> None:
-    assert expand_env(text, {"A": "1", "B": "2"}.get) == result
+    assert expand_references(text, {"A": "1", "B": "2"}.get) == result
+
+
+@pytest.mark.parametrize(
+    "text", ["a$$b", "$$", "$(A)", "$$(A)", "$", "$$$(A)", "$A ${A}", "$(A", "a$", "$$$", "x$(", ""]
+)
+def test_escaped_text_is_expanded_to_itself(text: str) -> None:
+    escaped = escape_references(text)
+    assert expand_references(escaped, {"A": "1"}.get) == text
+    if "$$" not in text and "$(" not in text:
+        assert escaped == text  # readable in a manifest
 
 
 def test_a_variable_may_refer_to_earlier_ones_and_a_command_to_all() -> None:
@@ -108,7 +119,6 @@ def test_explicit_variables_win_over_env_from() -> None:
     }
     assert dict(build_main_container(container).environment) == {
         "C_rate": "0.1",
-        "C_b": "x",
         "token": "hidden",
         "plain": "mine",
     }

@@ -48,7 +48,7 @@ CASES: dict[str, Mistake] = {
         lambda it: it.update(metadata={"generateName": "job-"}),
         "metadata.name",
         "is required",
-        "set name: generateName is not supported",
+        "",
     ),
     **{
         f"name {name}": (

@@ -1,13 +1,13 @@
 """Bytecode of wheels: which layers of it an image can use when it starts.
 
-Compiling it is :mod:`danlu.builder.embedded.ops.bytecode`, which a start does not import.
+Compiling it is :mod:`danlu.builder.embedded.bytecode_compiler`, which a start does not import.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,48 +15,62 @@ import msgspec
 from danlu.environment.image_layout import CONDA_PREFIX
 from danlu.errors import MachineError
 from danlu.oci.digest import DiffId
+from danlu.oci.overlay import is_opaque
 from danlu.store import Layer, Store, StoredImage
+from danlu.util.files import have_same_content
 
 #: Raised by one when the format of a bytecode layer changes.
-_VERSION = 1
-
-
-#: How the layer that gives the directories of packages to a user is made, and its directories.
-OWNED_DIRECTORIES = "danlu: give directories to"
+_VERSION = 2
 
 
 def add_bytecode_trees(
-    store: Store, image: StoredImage, stack: Sequence[Layer]
+    store: Store, image: StoredImage, stack: Sequence[Layer], upper: Path | None = None
 ) -> tuple[Path, ...]:
     """Return the trees of an image, lowest first, with the bytecode that is ready for its wheels.
 
-    The bytecode is laid over all layers but the one that gives its directories to a user.
+    ``upper`` is the writable directory that will lie over them, if it may have files already. The
+    bytecode of a wheel lies directly over the wheel, so whatever hides a directory of the wheel
+    hides its bytecode, too.
     """
-    record = store.record(bytecode_key(image))
+    compiled = _find_image_bytecode(store, image, stack)
+    if upper is not None:
+        wheels = [layer for layer in stack if layer.diff_id in compiled]
+        for prefix in list_prefixes(image):
+            site = site_directory(image, prefix)
+            # Anything else in its place hides it.
+            if (upper / site).is_dir():
+                trees = [*(str(layer.tree) for layer in wheels), str(upper)]
+                for number in _find_replaced_trees(trees, site):
+                    compiled.pop(wheels[number].diff_id, None)
+    trees_of_image = []
+    for layer in stack:
+        trees_of_image.append(layer.tree)
+        if layer.diff_id in compiled:
+            # Once, even if the image has the layer twice.
+            trees_of_image.append(compiled.pop(layer.diff_id).tree)
+    return tuple(trees_of_image)
+
+
+def record_bytecode(store: Store, image: StoredImage, compiled: Mapping[DiffId, Layer]) -> None:
+    """Record the bytecode layers of an image, by the diff ID of their wheels: it is complete."""
+    layers = [layer.diff_id for layer in compiled.values()]
+    store.put_record(_image_key(image), {"wheels": [*compiled], "layers": layers}, layers=layers)
+
+
+def _image_key(image: StoredImage) -> str:
+    return f"bytecode-of:{_VERSION}:{image.digest}"
+
+
+def _find_image_bytecode(
+    store: Store, image: StoredImage, stack: Sequence[Layer]
+) -> dict[DiffId, Layer]:
+    record = store.record(_image_key(image))
     known = store.layers(record["layers"]) if record is not None else None
-    if known is None:
-        known = _find_known_layers(store, image, stack)
-    count = len(stack) - 1 if find_owner(stack) else len(stack)
-    return tuple(layer.tree for layer in (*stack[:count], *known, *stack[count:]))
-
-
-def find_owner(stack: Sequence[Layer]) -> tuple[int, int] | None:
-    """Return the user and group that own the directories of an image's packages, if not root."""
-    if not stack or not stack[-1].created_by.startswith(f"{OWNED_DIRECTORIES} "):
-        return None
-    uid, _, gid = stack[-1].created_by.rpartition(" ")[2].partition(":")
-    return (int(uid), int(gid)) if uid.isdecimal() and gid.isdecimal() else None
-
-
-def bytecode_key(image: StoredImage) -> str:
-    """Return the key under which all bytecode of an image is recorded once it is compiled."""
-    return f"bytecode-of:{image.digest}"
-
-
-def _find_known_layers(store: Store, image: StoredImage, stack: Sequence[Layer]) -> list[Layer]:
+    if record is not None and known is not None:
+        return dict(zip(record["wheels"], known, strict=True))
     wheels = find_wheel_layers(image, stack)
     if not wheels:
-        return []
+        return {}
     interpreter = find_interpreter(store, stack, str(image.metadata["python"]))
     return find_bytecode_layers(store, wheels, interpreter.key)
 
@@ -85,29 +99,83 @@ def site_directory(image: StoredImage, prefix: str) -> str:
 
 
 def find_unmodified_wheels(stack: Sequence[Layer], site: str) -> list[Layer]:
-    """Return the layers of wheels that no later layer touches; ``site`` is their directory.
+    """Return the layers with packages in ``site`` all of whose Python files an image shows.
 
-    Unchecked bytecode would hide a source that a step changed. If a later layer has an entry with
-    the name of one of a wheel's, Python compiles the wheel itself, on import.
+    A step that installs packages makes such a layer, too: what counts is what lies over it, not who
+    made it.
     """
-    if find_owner(stack):
-        stack = stack[:-1]  # directories only
-    names = [_list_names(layer.tree / site) for layer in stack]
-    found = []
-    later: set[str] = set()
-    for layer, own in zip(reversed(stack), reversed(names), strict=True):
-        if own and any(name.endswith(".dist-info") for name in own) and not own & later:
-            found.append(layer)
-        elif own:
-            later |= own
-    return found[::-1]
+    replaced = _find_replaced_trees([str(layer.tree) for layer in stack], site)
+    return [
+        layer
+        for number, layer in enumerate(stack)
+        if number not in replaced and _has_packages(layer.tree / site)
+    ]
 
 
-def _list_names(directory: Path) -> set[str]:
+def _has_packages(site: Path) -> bool:
     try:
-        return set(os.listdir(directory))
+        return any(name.endswith(".dist-info") for name in os.listdir(site))
     except (FileNotFoundError, NotADirectoryError):
-        return set()
+        return False
+
+
+def _find_replaced_trees(trees: Sequence[str], site: str) -> set[int]:
+    """Return the positions of trees whose Python files a later tree changes, hides or removes.
+
+    ``trees`` are in overlayfs's form, lowest first; only what they have in ``site`` counts. The
+    same file in two trees (namespace packages have them) does not count.
+    """
+    replaced: set[int] = set()
+    pending = [("", list(enumerate(trees)))]
+    while pending:
+        directory, merged = pending.pop()
+        entries: dict[str, list[tuple[int, os.DirEntry[str]]]] = {}
+        # The topmost first, as overlayfs looks them up.
+        for number, tree in reversed(merged):
+            for entry in os.scandir(f"{tree}/{directory}"):
+                path = f"{directory}{entry.name}/"
+                if path.startswith(f"{site}/") or f"{site}/".startswith(path):
+                    entries.setdefault(entry.name, []).append((number, entry))
+        for name, found in entries.items():
+            if len(found) > 1:
+                directories = _merge_entries(found, replaced)
+                if len(directories) > 1:
+                    below = [(number, trees[number]) for number in reversed(directories)]
+                    pending.append((f"{directory}{name}/", below))
+    return replaced
+
+
+def _merge_entries(
+    entries: Sequence[tuple[int, os.DirEntry[str]]], replaced: set[int]
+) -> list[int]:
+    """Return the trees whose directories merge at a path, topmost first; add to ``replaced``.
+
+    ``entries`` are what the trees have there, topmost first.
+    """
+    directories: list[int] = []
+    top = entries[0][1]
+    is_hidden = False
+    for number, entry in entries:
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if is_hidden or (directories and not is_directory):
+            is_source = is_directory or entry.name.endswith(".py")
+            if is_source and not _is_same_source(entry, top):
+                replaced.add(number)
+            is_hidden = True
+        elif is_directory:
+            directories.append(number)
+            is_hidden = is_opaque(entry.path)
+        else:
+            is_hidden = True
+    return directories
+
+
+def _is_same_source(entry: os.DirEntry[str], top: os.DirEntry[str]) -> bool:
+    if not (entry.is_file(follow_symlinks=False) and top.is_file(follow_symlinks=False)):
+        return False
+    # Bytecode refers to the time of its source.
+    same_time = entry.stat().st_mtime_ns == top.stat().st_mtime_ns
+    return same_time and have_same_content(entry.path, top.path)
 
 
 class ImageInterpreter(msgspec.Struct, frozen=True):
@@ -178,12 +246,14 @@ def bytecode_record_key(layer: Layer, interpreter: str) -> str:
     return f"bytecode:{_VERSION}:{layer.diff_id}:{interpreter}"
 
 
-def find_bytecode_layers(store: Store, layers: Iterable[Layer], interpreter: str) -> list[Layer]:
-    """Return the bytecode layers that exist for ``layers`` and an interpreter's key."""
-    found = []
+def find_bytecode_layers(
+    store: Store, layers: Iterable[Layer], interpreter: str
+) -> dict[DiffId, Layer]:
+    """Return the bytecode of ``layers`` that exists for an interpreter's key, by their diff IDs."""
+    found = {}
     for layer in layers:
         record = store.record(bytecode_record_key(layer, interpreter))
         compiled = store.layer(DiffId(record["layer"])) if record and record["layer"] else None
         if compiled is not None:
-            found.append(compiled)
+            found[layer.diff_id] = compiled
     return found

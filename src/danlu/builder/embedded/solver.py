@@ -48,7 +48,8 @@ def load_executor(op: Op) -> Any:
 
     It has ``async execute(op, context)``, which returns the new layers, lowest first, or an
     :class:`OpOutput` if there is more than layers. The module of a batched op also has ``async
-    execute_all(ops, context)``, which returns the layers of each op.
+    execute_all(ops, context, transfers)``, which returns the layers of each op and reports the
+    transfer of each.
     """
     return import_module(f"danlu.builder.embedded.ops.{op.module_name()}")
 
@@ -209,7 +210,9 @@ class Solver:
         )
         try:
             outputs = await self._executors(first.op).execute_all(
-                [job.vertex.op for job in jobs], context
+                [job.vertex.op for job in jobs],
+                context,
+                [self._transfer_callback(job.vertex) for job in jobs],
             )
         except DanluError as error:
             for job in jobs:

@@ -246,12 +246,13 @@ def render_rows(
 def _branch_rows(
     branch: BranchState, now: float, budget: _RowBudget, bars: _BarStyle
 ) -> Iterator[ProgressRow]:
-    title = f"  {strip_control_sequences(branch.name) or 'image':<8} {branch.counts}".rstrip()
+    counts = ", ".join(filter(None, (branch.counts, branch.describe_transfers(now))))
+    title = f"  {strip_control_sequences(branch.name) or 'image':<8} {counts}".rstrip()
     shows_time = branch.built or branch.running
     elapsed = format_duration(branch.elapsed_seconds(now)) if shows_time else ""
     style = "red" if branch.failed else "" if branch.running else "green"
     yield ProgressRow(title, elapsed, style)
-    for index, vertex in enumerate(sorted(branch.running.values(), key=lambda v: v.started)):
+    for index, vertex in enumerate(branch.running_vertices):
         hidden = len(branch.running) - index
         if index == MAX_VERTICES_PER_BRANCH or not budget.take_vertex_row(last=hidden == 1):
             yield ProgressRow(f"    … and {hidden} more", style="dim")
@@ -274,7 +275,7 @@ class _BarStyle(msgspec.Struct, frozen=True):
         """Return the vertex's name, aligned with others, a bar, and the bytes."""
         if not vertex.transfer:
             return vertex.name
-        if self.width < _MIN_BAR_WIDTH or not vertex.total:
+        if self.width < _MIN_BAR_WIDTH or not vertex.total or not vertex.current:
             return f"{vertex.name}  {vertex.transfer}"
         done, rest = self.characters[0], self.characters[1]
         filled = _BAR_LENGTH * vertex.current // vertex.total

@@ -144,10 +144,15 @@ class PlainBuildRenderer:
         vertex = self._state.find_running(event.vertex)
         if vertex is not None and self._hides_branch(vertex.branch):
             return
-        last = self._last_transfer_line.setdefault(event.vertex, now)
+        together = self._state.branches[vertex.branch].describe_transfers(now) if vertex else ""
+        key = vertex.branch if vertex and together else event.vertex
+        last = self._last_transfer_line.setdefault(key, now)
         if now - last < _TRANSFER_INTERVAL_SECONDS:
             return
-        self._last_transfer_line[event.vertex] = now
+        self._last_transfer_line[key] = now
+        if together:
+            self._write_line(f"[{strip_control_sequences(key)}] {together}", "dim")
+            return
         self._announce_vertex(vertex)
         if vertex is not None:
             name = format_vertex(vertex.branch, event.name)

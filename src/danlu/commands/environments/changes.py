@@ -6,7 +6,7 @@ is bounded, and only valid names and versions get into lines of a build file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -56,11 +56,13 @@ def collect_changes(
     lost: Sequence[UnreproducedChange] = (),
     mount_points: Sequence[str] = (),
     included: Sequence[str] = (),
+    secrets: Collection[str] = (),
 ) -> EnvironmentChanges:
     """Compare a finalized writable layer with the layers ``below`` (lowest first).
 
     ``lost`` are changes that are not in the layer; ``mount_points`` are paths of other file
-    systems, for which directories were made; ``included`` are private files that are copied.
+    systems, for which directories were made; ``included`` are private files that are copied, and
+    ``secrets`` values that make a file private.
     """
     view = LayerView(below)
     owned: dict[str, str] = {}
@@ -69,7 +71,7 @@ def collect_changes(
     system = find_system_changes(upper, view, owned)
     python = find_python_changes(upper, view, owned, skipped=set(owned))
     accounts = find_account_changes(upper, view)
-    files = find_file_changes(upper, view, owned, included)
+    files = find_file_changes(upper, view, owned, included=included, secrets=secrets)
     files = [_check_xattrs(item, upper, view, system) for item in files]
     files = list(_drop_mount_points(files, mount_points))
     problems = [

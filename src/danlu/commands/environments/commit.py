@@ -38,6 +38,7 @@ from danlu.store import Store
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.fork import run_in_child
 from danlu.util.process_activity import run_program
+from danlu.util.redaction import find_secret_values
 from danlu.util.safe_paths import ProjectTree, write_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
@@ -131,6 +132,7 @@ def _read_changes(
             lost=lost,
             mount_points=_list_mount_points(spec),
             included=included,
+            secrets=find_secret_values({**os.environ, **spec.environment}),
         )
         copied, ignored = "", tuple[str, ...]()
         if copy_to is not None:

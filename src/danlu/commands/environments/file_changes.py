@@ -10,7 +10,7 @@ import base64
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,7 +21,7 @@ from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.oci.overlay import is_whiteout, read_layer_xattrs
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.files import have_same_content
-from danlu.util.redaction import find_key_or_token
+from danlu.util.secret_detection import find_secret
 
 #: Larger files are not copied to the project.
 MAX_FILE_BYTES = 10 << 20
@@ -52,14 +52,6 @@ _IGNORED_AT_HOME = (
     ".viminfo",
     ".wget-hsts",
 )
-#: Files with credentials, and directories that have such files, of well-known programs.
-_SECRET_FILES = frozenset(
-    {
-        *(".env", ".git-credentials", ".my.cnf", ".netrc", ".npmrc", ".pgpass", ".pypirc"),
-        *("kaggle.json", "id_dsa", "id_ecdsa", "id_ed25519", "id_rsa"),
-    }
-)
-_SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gnupg", ".kube", ".ssh"})
 #: Begins the reason for which a file is not copied unless the user asks for it.
 PRIVATE = "private"
 _LARGE = f"larger than {MAX_FILE_BYTES >> 20} MB"
@@ -155,14 +147,20 @@ def is_volatile(path: str) -> bool:
 
 
 def find_file_changes(
-    upper: Path, view: LayerView, owned: dict[str, str], included: Sequence[str] = ()
+    upper: Path,
+    view: LayerView,
+    owned: dict[str, str],
+    *,
+    included: Sequence[str] = (),
+    secrets: Collection[str] = (),
 ) -> list[ChangedFile]:
     """Return what a layer changes apart from the files of packages, sorted by path.
 
     ``owned`` are the files of packages with their hashes, empty if unknown: those that differ are
-    changes. ``included`` are private files, and directories of such, that are copied nevertheless.
+    changes. ``included`` are private files, and directories of such, that are copied nevertheless;
+    ``secrets`` are values that make a file private.
     """
-    finder = _FileFinder(upper, view, owned, included)
+    finder = _FileFinder(upper, view, owned, included, secrets)
     for path, entry in walk_layer(upper):
         if not is_volatile(path):
             finder.visit_entry(path, entry)
@@ -175,6 +173,7 @@ class _FileFinder:
     view: LayerView
     owned: dict[str, str]
     included: Sequence[str]
+    secrets: Collection[str]
     changes: dict[str, ChangedFile] = field(default_factory=dict)
     #: The paths of each file with several, those first that a rebuild has without this change.
     links: dict[tuple[int, int], list[str]] = field(default_factory=dict)
@@ -364,10 +363,8 @@ class _FileFinder:
         mode = change.attributes.mode
         if not mode & stat.S_IROTH:
             return f"{PRIVATE}: others may not read it (mode {mode & 0o777:o})"
-        if parts[-1] in _SECRET_FILES or not _SECRET_DIRECTORIES.isdisjoint(parts):
-            return f"{PRIVATE}: files of this name contain credentials"
-        found = find_key_or_token(read_text(file) or "")
-        return f"{PRIVATE}: it contains a {found}" if found else ""
+        found = find_secret(change.path, read_text(file) or "", self.secrets)
+        return f"{PRIVATE}: {found}" if found else ""
 
     def _compare_xattrs(self, change: ChangedFile, path: str, lower: str | None) -> ChangedFile:
         now = read_layer_xattrs(path)

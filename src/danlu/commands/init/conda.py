@@ -3,121 +3,111 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
 
 from danlu.commands.init.draft import BuildFileDraft, DraftCall
-from danlu.commands.init.name_mappings import CONDA_ONLY, CONDA_SYSTEM, CONDA_TO_PYPI
-from danlu.errors import UsageError
-from danlu.sources.environment_file import parse_yaml
+from danlu.commands.init.name_mappings import CONDA_CHANNELS, CONDA_SYSTEM, CONDA_TO_PYPI
+from danlu.sources.conda.match_spec import split_spec, to_pep440
+from danlu.sources.environment_file import CondaEnvironmentFile, parse_environment_file
 
-#: ``channel::name version``, as in conda's match specifications.
-_SPEC_PATTERN = re.compile(r"^(?:[\w./-]+::)?([A-Za-z0-9_.-]+)\s*(.*)$")
+#: A line of ``pip:`` that names another file; pip accepts ``file:`` before its path.
+_FILE_LINE = re.compile(r"(?:-r|--requirement)(?:[ =]\s*)?(?:file:)?(\S+)")
+#: Other lines that depend on a directory or a variable, or that a list of packages cannot have.
+_SPECIAL_LINE = re.compile(
+    r"(?!--extra-index-url[ =]|--index-url[ =]|-i )[-./~]|.*(\s--|file:|\$\{)|(?!\S*://)\S*/\S*$"
+)
 
 
 def read_environment(path: Path, draft: BuildFileDraft, name: str) -> str:
     """Add the packages and variables of ``path``; return its Python as a version specifier.
 
-    If all packages have an equivalent, they become wheels and system packages. If not, the file is
-    installed with conda: ``name`` is its path in the project, empty if it is outside.
+    If all packages are known to be projects of PyPI or system packages, they become these. If not,
+    the file is installed with conda: ``name`` is its path in the project, empty if it is outside.
     """
-    environment = _load_yaml(path)
-    draft.environment.update(_read_variables(environment.get("variables")))
-    translated = BuildFileDraft()
-    wanted = _translate_packages(environment, translated)
-    if name and translated.untranslated:
+    file = parse_environment_file(path.read_text(encoding="utf-8-sig"), path.name)
+    draft.environment.update(file.variables)
+    _mention_project(path, file, draft)
+    translation = _Translation(PurePosixPath(name).parent)
+    translation.add(file)
+    unknown = translation.draft.untranslated
+    if name and unknown:
         draft.notes.append(
-            f"{path.name} has packages that only conda has ({translated.untranslated[0]} …), so all"
-            " of it is installed with conda"
+            f"{unknown[0]} has no known equivalent outside conda, so all of {path.name} is"
+            " installed with conda"
         )
         draft.calls.append(DraftCall("install.conda"))
         draft.calls.append(DraftCall("install.conda_packages", keywords=(("env_file", name),)))
         return ""
     draft.wants_python = True
-    draft.packages += translated.packages
-    draft.system += translated.system
-    draft.requirements += translated.requirements
-    draft.untranslated += translated.untranslated
-    return wanted
+    draft.python = translation.draft.python
+    draft.packages += translation.draft.packages
+    draft.system += translation.draft.system
+    draft.requirements += translation.draft.requirements
+    draft.untranslated += unknown
+    return translation.wanted
 
 
-def _translate_packages(environment: dict[str, Any], draft: BuildFileDraft) -> str:
-    wanted = ""
-    for dependency in environment.get("dependencies") or ():
-        if isinstance(dependency, dict):
-            for line in dependency.get("pip") or ():
-                _add_pip_line(str(line), draft)
+def _mention_project(path: Path, file: CondaEnvironmentFile, draft: BuildFileDraft) -> None:
+    if any(re.match(r"(-e|--editable)[ =]|\.", line) for _, line in file.pip):
+        return
+    for name in ("setup.py", "pyproject.toml"):
+        if (path.parent / name).is_file():
+            draft.notes.append(
+                f"{name} is not installed, because {path.name} does not: add `-e .` to its pip list"
+                " if the programs import it"
+            )
+            return
+
+
+class _Translation:
+    """Translates an environment file in ``directory``; ``wanted`` is the specifier of Python."""
+
+    def __init__(self, directory: PurePosixPath) -> None:
+        self.draft = BuildFileDraft()
+        self.wanted = ""
+        self._directory = directory
+
+    def add(self, file: CondaEnvironmentFile) -> None:
+        private = [channel for channel in file.channels if channel not in CONDA_CHANNELS]
+        self.draft.untranslated += [f"channel {channel}" for channel in private[:1]]
+        for _, spec in file.specs:
+            channel, _ = split_spec(spec)
+            name, versions = to_pep440(spec)
+            is_public = not channel or channel in CONDA_CHANNELS
+            if versions is None or not is_public or not self._add_package(name, versions):
+                self.draft.untranslated.append(spec)
+        for _, text in file.pip:
+            line = re.sub(r"(^|\s)#.*", "", text).strip()
+            if match := _FILE_LINE.fullmatch(line):
+                self.draft.requirements.append(normpath(self._directory / match[1]))
+            elif _SPECIAL_LINE.match(line) and not self._is_local_project(line):
+                self.draft.untranslated.append(f"pip: {line}")
+            elif line:
+                self.draft.packages.append(line)
+
+    def _is_local_project(self, line: str) -> bool:
+        at_top = self._directory == PurePosixPath(".")
+        return at_top and re.fullmatch(r"(-e |--editable[ =])?\.(\[[\w,-]+\])?", line) is not None
+
+    def _add_package(self, name: str, versions: str) -> bool:
+        """Add a package whose meaning is known; return whether it is."""
+        if name == "python":
+            return self._choose_python(versions)
+        if name in CONDA_SYSTEM and not versions:
+            self.draft.system.append(CONDA_SYSTEM[name])
+        elif name == "pip" and not versions:
+            pass  # every environment has it
+        elif name in CONDA_TO_PYPI:
+            self.draft.packages.append(f"{CONDA_TO_PYPI[name]}{versions}")
         else:
-            wanted = _add_conda_spec(str(dependency), draft) or wanted
-    return wanted
+            return False
+        return True
 
-
-def _load_yaml(path: Path) -> dict[str, Any]:
-    environment = parse_yaml(path.read_text(encoding="utf-8"), path.name)
-    if not isinstance(environment, dict) or not _is_list_or_empty(environment.get("dependencies")):
-        raise UsageError(
-            f"{path.name} is not a conda environment file",
-            hint="`conda env export` writes one: a mapping with a list of `dependencies`",
-        )
-    return environment
-
-
-def _is_list_or_empty(value: object) -> bool:
-    return isinstance(value, list) or not value
-
-
-def _read_variables(value: object) -> Iterator[tuple[str, str]]:
-    """Yield variables of a mapping (``NAME: value``) or a list (``- NAME=value``)."""
-    if isinstance(value, dict):
-        yield from ((str(name), str(text)) for name, text in value.items())
-    elif isinstance(value, list):
-        for line in value:
-            name, _, text = str(line).partition("=")
-            yield name.strip(), text.strip()
-
-
-def _add_pip_line(line: str, draft: BuildFileDraft) -> None:
-    match = re.match(r"^(?:-r|--requirement)[ =]*(\S+)$", line)
-    if match:
-        draft.requirements.append(match[1])
-    elif line.startswith(("-e", "--editable", ".", "/")):
-        draft.untranslated.append(f"pip: {line}")
-    else:
-        draft.packages.append(line)
-
-
-def _add_conda_spec(spec: str, draft: BuildFileDraft) -> str:
-    """Add one conda spec; if it is Python's, return its version specifier instead."""
-    match = _SPEC_PATTERN.match(spec)
-    if match is None:
-        draft.untranslated.append(spec)
-        return ""
-    name, version = match[1].lower(), match[2].strip()
-    if name == "python":
-        return _to_pep440(version)
-    if name in CONDA_SYSTEM:
-        draft.system.append(CONDA_SYSTEM[name])
-    elif name in CONDA_ONLY:
-        if name not in ("pip", "setuptools", "wheel"):
-            draft.untranslated.append(spec)
-    elif name.startswith(("_", "lib", "r-")) or "_linux-" in name:
-        draft.untranslated.append(spec)
-    else:
-        draft.packages.append(f"{CONDA_TO_PYPI.get(name, match[1])}{_to_pep440(version)}")
-    return ""
-
-
-def _to_pep440(version: str) -> str:
-    """Convert ``=1.2``, ``=1.2.3=py310_0``, ``>=1.2``, ``==1.2`` or `` 1.2.*`` to PEP 440."""
-    version = version.replace(" ", "")
-    if not version or version == "*":
-        return ""
-    if "|" in version:
-        return ""  # PEP 440 has no alternatives
-    if version[0] in "<>!~" or version.startswith("=="):
-        return version.split("=py", 1)[0]
-    number, _, build = version.lstrip("=").partition("=")
-    if number.endswith("*") or build or number.count(".") >= 2:
-        return f"=={number}"
-    return f"=={number}.*"
+    def _choose_python(self, versions: str) -> bool:
+        self.wanted = versions
+        if match := re.fullmatch(r"==(\d+\.\d+)(\.\d+)?(\.\*)?", versions):
+            # As in conda, ==3.10 is 3.10.0 and =3.10 any 3.10.
+            self.draft.python = f"{match[1]}{match[2] or ('' if match[3] else '.0')}"
+            self.wanted = f"=={match[1]}.*"
+        return True

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from danlu.commands.init.conda import read_environment
 from danlu.commands.init.devcontainer import find_devcontainer, read_devcontainer
 from danlu.commands.init.dockerfile import read_dockerfile
 from danlu.commands.init.draft import BuildFileDraft, DraftCall
@@ -130,6 +129,8 @@ def _read_pyproject_file(source: Path, directory: Path, draft: BuildFileDraft) -
 
 
 def _read_conda_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    from danlu.commands.init.conda import read_environment  # loads rattler
+
     inside = source.resolve().is_relative_to(directory.resolve())
     return read_environment(source, draft, _relative_path(source, directory) if inside else "")
 

@@ -50,8 +50,10 @@ def choose_base(draft: BuildFileDraft, *, own: str, wanted: str = "") -> None:
     order = sorted(PYTHONS, key=lambda os: (os != own, not os.startswith(family)))
     fitting = [os for os in order if _matches_specifier(PYTHONS[os], wanted)]
     draft.os = fitting[0] if fitting else own
-    if draft.needs_python:
+    if draft.needs_python and not draft.python:
         draft.python = PYTHONS[draft.os]
+    elif draft.python and not fitting:
+        return  # danlu installs exactly this one
     if wanted and not fitting:
         have = ", ".join(sorted(set(PYTHONS.values()), key=lambda version: int(version[2:])))
         draft.notes.append(

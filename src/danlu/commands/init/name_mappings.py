@@ -81,40 +81,76 @@ SYSTEM_OF_IMPORT = {
     "git": "git",
 }
 
-#: PyPI names by conda-forge name, if they differ.
+#: Packages of conda's public channels that are the PyPI project of the same name. Equal names prove
+#: nothing (``nodejs``, ``jq``, ``star``): a name stands here only if both come from one project.
+_SAME_PROJECT = """
+    absl-py accelerate addict aiohttp albumentations altair anndata arviz astropy attrs
+    audioread autopep8 av ax-platform azure-storage-blob beautifulsoup4 biopython black bokeh
+    boto3 botocore botorch bottleneck cachetools cartopy catboost cattrs certifi cffi
+    charset-normalizer click cloudpickle colorama configargparse cryptography cvxopt cvxpy
+    cython dash datasets deepspeed diffusers dill distributed docopt easydict einops emcee
+    evaluate faiss-cpu fastai fastapi fastcore fastparquet filelock fiona fire flake8 flask flax
+    fsspec ftfy future gcsfs gdown gensim geopandas google-cloud-storage gpytorch gradio grpcio
+    gunicorn gym gymnasium h5py hdbscan html5lib httpx huggingface_hub hydra-core hyperopt idna
+    imageio imageio-ffmpeg imbalanced-learn ipdb ipykernel ipython ipywidgets isort jax jaxlib
+    jinja2 joblib jsonlines jsonschema jupyter jupyterlab jupytext keras kornia langchain
+    leidenalg librosa lightgbm lightning lime loompy louvain lxml markdown matplotlib mlflow mne
+    mock monai more-itertools moviepy multiprocess munch mypy nbconvert nbformat netcdf4
+    networkx nibabel nilearn nltk notebook numba numexpr numpy nvitop omegaconf open3d openai
+    openpyxl optax optuna orjson packaging pandas papermill pathos pexpect pillow pip plotly
+    pre-commit prettytable protobuf psutil pulp pyarrow pycocotools pycodestyle pydantic pydicom
+    pydot pydub pylint pymysql pynvml pyproj pyro-ppl pytest pytest-cov python-dateutil
+    python-dotenv python-levenshtein pytorch-ignite pytorch-lightning pytz pyvista pyyaml pyzmq
+    rapidfuzz rasterio rdkit regex requests rich rouge-score ruamel.yaml ruff s3fs sacrebleu
+    sacremoses scanpy scikit-image scikit-learn scikit-optimize scikit-video scipy seaborn
+    sentence-transformers sentencepiece setuptools shap shapely simpleitk six spacy sphinx
+    sqlalchemy statsmodels streamlit sympy tabulate tensorboard tensorboardx tensorflow
+    tensorflow-cpu tensorflow-datasets tensorflow-hub tensorflow-probability termcolor
+    terminaltables tifffile tiktoken timm tokenizers toml tomli torchaudio torchmetrics
+    torchtext torchvision tqdm transformers trimesh typer typing-extensions typing_extensions
+    ujson umap-learn unidecode urllib3 uvicorn wandb wheel xarray xgboost xlrd xlsxwriter yacs
+    yapf zarr
+"""
+
+#: PyPI requirements by conda package, if both are the same project.
 CONDA_TO_PYPI = {
-    "black-jupyter": "black",
+    **{name: name for name in _SAME_PROJECT.split()},
+    "black-jupyter": "black[jupyter]",
+    "dask": "dask[complete]",
     "dask-core": "dask",
-    "faiss": "faiss-cpu",
-    "ipython": "ipython",
-    "lightgbm": "lightgbm",
     "matplotlib-base": "matplotlib",
-    "mpi4py": "mpi4py",
     "msgpack-python": "msgpack",
     "opencv": "opencv-python-headless",
+    "psycopg2": "psycopg2-binary",
     "py-opencv": "opencv-python-headless",
     "py-xgboost": "xgboost",
-    "py-xgboost-cpu": "xgboost",
-    "pyarrow": "pyarrow",
+    "pysoundfile": "soundfile",
     "pytables": "tables",
+    "python-annoy": "annoy",
+    "python-blosc": "blosc",
     "python-graphviz": "graphviz",
+    "python-igraph": "igraph",
     "python-kaleido": "kaleido",
+    "python-lmdb": "lmdb",
     "pytorch": "torch",
-    "pytorch-cpu": "torch",
-    "pytorch-gpu": "torch",
-    "ruamel.yaml": "ruamel.yaml",
+    "ray-core": "ray",
+    "ray-default": "ray[default]",
+    "ray-tune": "ray[tune]",
+    "redis-py": "redis",
     "seaborn-base": "seaborn",
-    "tensorflow-cpu": "tensorflow-cpu",
-    "tensorflow-gpu": "tensorflow",
-    "torchaudio": "torchaudio",
-    "umap-learn": "umap-learn",
+    "uvicorn-standard": "uvicorn[standard]",
+}
+
+#: The public channels; names of other channels prove nothing.
+CONDA_CHANNELS = {
+    *("conda-forge", "defaults", "nodefaults", "main", "anaconda", "pkgs/main", "pkgs/free"),
+    *("pytorch", "huggingface", "bioconda", "nvidia"),
 }
 
 #: System packages (Debian, Ubuntu) by conda package, for programs not written in Python.
 CONDA_SYSTEM = {
     "bzip2": "bzip2",
     "cmake": "cmake",
-    "compilers": "build-essential",
     "curl": "curl",
     "cxx-compiler": "g++",
     "c-compiler": "gcc",
@@ -127,7 +163,7 @@ CONDA_SYSTEM = {
     "htop": "htop",
     "make": "make",
     "ninja": "ninja-build",
-    "openjdk": "default-jre-headless",
+    "openjdk": "default-jdk-headless",
     "openmpi": "openmpi-bin",
     "openssh": "openssh-client",
     "pandoc": "pandoc",
@@ -142,33 +178,4 @@ CONDA_SYSTEM = {
     "vim": "vim",
     "wget": "wget",
     "zip": "zip",
-}
-
-#: conda packages without an equivalent: wheels contain these libraries, or nothing needs them.
-CONDA_ONLY = {
-    "blas",
-    "ca-certificates",
-    "conda",
-    "cpuonly",
-    "cuda",
-    "cuda-nvcc",
-    "cuda-toolkit",
-    "cudatoolkit",
-    "cudnn",
-    "intel-openmp",
-    "libgcc-ng",
-    "libstdcxx-ng",
-    "mamba",
-    "mkl",
-    "mkl-service",
-    "nccl",
-    "nomkl",
-    "openblas",
-    "openssl",
-    "pip",
-    "pytorch-cuda",
-    "pytorch-mutex",
-    "python_abi",
-    "setuptools",
-    "wheel",
 }

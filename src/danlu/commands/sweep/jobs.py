@@ -13,7 +13,12 @@ from danlu.errors import UsageError
 from danlu.jobs.local.host_resources import available_cores, available_gpus
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
-from danlu.training.pod_template import find_main_container, list_containers, replace_container
+from danlu.training.pod_template import (
+    escape_references,
+    find_main_container,
+    list_containers,
+    replace_container,
+)
 from danlu.training.types import Job, ReplicaSpec, ReplicaType
 from danlu.util.quantity import parse_quantity
 
@@ -84,7 +89,7 @@ def _apply_point(
     appended = [name for name in missing if name not in substituted]
     if appended and words:
         field = "args" if args or not command else "command"
-        more = [word for name in appended for word in (f"--{name}", point[name])]
+        more = [word for name in appended for word in (f"--{name}", escape_references(point[name]))]
         changed[field] = [*changed[field], *more]
     if not changed:
         return spec
@@ -128,7 +133,11 @@ def _fill_placeholders(
         return {}
     # In one pass: a value that looks like a placeholder must not be replaced.
     places = re.compile("|".join(re.escape(f"{{{name}}}") for name in point) or r"(?!)")
-    return {field: [places.sub(lambda found: point[found[0][1:-1]], word) for word in words]}
+
+    def find_value(place: re.Match[str]) -> str:
+        return escape_references(point[place[0][1:-1]])
+
+    return {field: [places.sub(find_value, word) for word in words]}
 
 
 def _runs_shell_script(words: Sequence[str]) -> bool:

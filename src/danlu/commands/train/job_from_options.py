@@ -17,7 +17,12 @@ from danlu.commands.train.options import ReplicaResources, TrainOptions
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
-from danlu.training.pod_template import add_default_port, change_templates, replace_spec
+from danlu.training.pod_template import (
+    add_default_port,
+    change_templates,
+    escape_references,
+    replace_spec,
+)
 from danlu.training.types import (
     CleanPodPolicy,
     Job,
@@ -54,6 +59,7 @@ def build_job_from_options(
 ) -> Job:
     """Return a job that runs ``command`` on every replica, started as its framework requires.
 
+    References in ``command`` are expanded as in a manifest; variables of the options are literal.
     ``directory`` is the working directory inside ``image``, empty for processes. Raises
     :class:`UsageError` for replica types that the framework does not have, and
     :class:`~danlu.training.manifest.ManifestError` for invalid values.
@@ -91,7 +97,12 @@ def generate_job_name(script: str) -> str:
     """Return a new job name that starts like the script's: ``train-x4k2p``."""
     stem = re.sub(r"[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")[:_MAX_STEM_LENGTH]
     stem = stem.strip("-") if stem[:1].isalpha() else f"job-{stem}".strip("-")
-    return f"{stem}-{''.join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))}"
+    return complete_generated_name(f"{stem}-")
+
+
+def complete_generated_name(prefix: str) -> str:
+    """Return a name as the API server makes of ``generateName``: the prefix and five letters."""
+    return f"{prefix[:58]}{''.join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))}"
 
 
 # -- pods -----------------------------------------------------------------------------------------
@@ -116,7 +127,8 @@ def _pod_spec(
         container["workingDir"] = directory
     if options.environment:
         container["env"] = [
-            {"name": name, "value": value} for name, value in options.environment.items()
+            {"name": name, "value": escape_references(value)}
+            for name, value in options.environment.items()
         ]
     if limits:
         container["resources"] = {"limits": limits}

@@ -3,9 +3,9 @@
 :data:`JOB_OPTIONS` is the table behind the flags of ``danlu train`` and the directives of cells.
 An option is written ``--key value`` on the command line and after ``%%distributed``, and
 ``%key=value`` in a cell. ``danlu.train`` and ``danlu.sweep`` take its field as a keyword
-(:class:`TrainKeywords`). An option that means something else in a cell has two rows: ``env`` is a
-build file in ``danlu train``, an environment variable in ``danlu run`` and in IPython's ``%env``,
-and both in a cell, where the ``=`` of ``NAME=VALUE`` distinguishes them.
+(:class:`TrainKeywords`). An option that means something else in a cell has two rows. ``env`` is an
+environment variable in ``danlu run`` and in IPython's ``%env``, and a build file too in ``danlu
+train`` and in a cell, where the ``=`` of ``NAME=VALUE`` distinguishes them.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "env",
         "FILE[:FUNC]",
-        "Environment to run in [default: the build file next to the script].",
+        "Environment to run in [default: the build file next to the script]; K=V is as -e.",
     ),
     JobOption(
         "env",

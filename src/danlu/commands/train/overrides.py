@@ -1,7 +1,8 @@
 """Override a manifest with flags, to try a job for a cluster on this machine.
 
-``--gpu 0`` drops GPUs, ``--claim`` replaces a PersistentVolumeClaim with a directory, and
-``--volume`` replaces what is mounted at a path. Everything else stays as in the manifest.
+``--gpu 0`` drops GPUs, ``-e`` sets a variable of the main containers, ``--claim`` replaces a
+PersistentVolumeClaim with a directory, and ``--volume`` replaces what is mounted at a path.
+Everything else stays as in the manifest.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from danlu.training.framework import Framework, PodTemplate
 from danlu.training.pod_template import (
     change_containers,
     change_templates,
+    escape_references,
     find_main_container,
     pod_spec,
+    replace_container,
     replace_spec,
 )
 from danlu.training.types import Job
@@ -39,12 +42,26 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
     if options.claims:
         directories = _claim_directories(options, job)
         job = change_templates(job, lambda template: _replace_claims(template, directories))
+    if options.environment:
+        job = change_templates(
+            job, lambda template: _set_variables(template, framework, options.environment)
+        )
     if options.volumes:
         volumes, mounts = build_volumes(options)
         job = change_templates(
             job, lambda template: _mount_volumes(template, framework, volumes, mounts)
         )
     return job
+
+
+def _set_variables(
+    template: PodTemplate, framework: Framework, variables: Mapping[str, str]
+) -> PodTemplate:
+    """Set variables of the main container, before its other ones, which may refer to them."""
+    main = find_main_container(template, framework.container)
+    kept = [entry for entry in main.get("env") or () if entry.get("name") not in variables]
+    env = [{"name": name, "value": escape_references(text)} for name, text in variables.items()]
+    return replace_container(template, {**main, "env": [*env, *kept]}, main)
 
 
 # -- GPUs -----------------------------------------------------------------------------------------

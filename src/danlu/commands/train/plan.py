@@ -23,13 +23,18 @@ from danlu.commands.train.framework_detection import (
     detect_module_framework,
     find_module,
 )
-from danlu.commands.train.job_from_options import apply_ending, build_job_from_options
+from danlu.commands.train.job_from_options import (
+    apply_ending,
+    build_job_from_options,
+    complete_generated_name,
+)
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.overrides import override_manifest
 from danlu.errors import UsageError
 from danlu.training.document import read_manifest_file
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, write_job
+from danlu.training.pod_template import escape_references
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
 from danlu.training.yaml_with_lines import dump_yaml
@@ -195,7 +200,7 @@ def _plan_program(options: TrainOptions, settings: Settings) -> PlannedJob:
     job = build_job_from_options(
         options,
         framework,
-        command=options.command or _program_command(options, target),
+        command=options.command or tuple(map(escape_references, _program_command(options, target))),
         image=target.image,
         directory=_container_directory(options, target),
     )
@@ -273,9 +278,10 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
     name = "stdin" if options.file == "-" else options.file
     documents = read_manifest_file(_read_manifest(options), name)
     framework = find_framework(str(documents.job.get("kind", "")))
-    job = override_manifest(read_job(documents.job, framework), options, framework)
-    if options.name:
-        job = msgspec.structs.replace(job, name=options.name)
+    document = documents.job.with_name(
+        lambda prefix: options.name or (prefix and complete_generated_name(prefix))
+    )
+    job = override_manifest(read_job(document, framework), options, framework)
     chosen = options.env or options.image or options.host_python
     target = choose_target(options, settings) if chosen else None
     return PlannedJob(
@@ -301,7 +307,7 @@ def _reject_script_flags(options: TrainOptions) -> None:
     if given:
         raise UsageError(
             f"{', '.join(given)} cannot be combined with a manifest",
-            hint=f"edit {options.file} instead; only --gpu 0, --volume and --claim override it",
+            hint=f"edit {options.file} instead; only -e, --gpu 0, --volume and --claim override it",
         )
 
 

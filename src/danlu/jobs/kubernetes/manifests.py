@@ -30,6 +30,7 @@ from danlu.training.pod_template import (
     append_to,
     change_containers,
     change_templates,
+    escape_references,
     find_main_container,
     list_containers,
     pod_spec,
@@ -186,7 +187,7 @@ class _JobRewriter:
         env = container.get("env") or ()
         names = {entry.get("name") for entry in env}
         added = [
-            {"name": name, "value": value}
+            {"name": name, "value": escape_references(value)}
             for name, value in self._submission.environment.items()
             if name not in names
         ]

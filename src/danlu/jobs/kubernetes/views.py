@@ -17,7 +17,7 @@ from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
 from danlu.training.names import LABELS_ANNOTATION, STOPPED_ANNOTATION
-from danlu.training.pod_template import find_main_container
+from danlu.training.pod_template import expand_references, find_main_container
 from danlu.training.progress import TrainingProgress
 from danlu.training.replicas import replica_ids
 from danlu.training.types import (
@@ -325,13 +325,13 @@ def replica_command(pod: PodObject, framework: Framework) -> ReplicaCommand:
     words = (*(main.get("command") or ()), *(main.get("args") or ()))
     if words[: len(COPY_CODE_COMMAND)] == COPY_CODE_COMMAND:
         words = words[len(COPY_CODE_COMMAND) :]
-    environment = {
-        entry["name"]: str(entry.get("value") or "")
-        for entry in main.get("env") or ()
-        if not entry.get("valueFrom")
-    }
+    environment: dict[str, str] = {}
+    for entry in main.get("env") or ():
+        if not entry.get("valueFrom"):
+            value = str(entry.get("value") or "")
+            environment[entry["name"]] = expand_references(value, environment.get)
     return ReplicaCommand(
-        args=tuple(words),
+        args=tuple(expand_references(word, environment.get) for word in words),
         environment=environment,
         directory=main.get("workingDir") or "",
         image=main.get("image") or "",

@@ -32,7 +32,7 @@ from danlu.sources import git
 from danlu.sources.http import fetch
 from danlu.sources.pypi.editable_metadata import copy_for_editable, digest_metadata
 from danlu.sources.pypi.platform_target import PlatformTarget
-from danlu.sources.pypi.requirements import DirectReference
+from danlu.sources.pypi.requirements import DirectReference, check_hashes
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
 from danlu.sources.pypi.source_tree import copy_source, digest_source
 from danlu.sources.pypi.uv import Uv, find_uv
@@ -110,6 +110,8 @@ async def _stage_source(
         package = await _stage_directory(request, source, directory / "tree")
         return StagedSource(source, directory, f"{inside}/tree", package)
     package, path = await _fetch_archive(request, reference)
+    with path.open("rb") as archive:
+        check_hashes(archive, reference.hashes, reference.location, source.span)
     shutil.copyfile(path, directory / package.file)
     return StagedSource(source, directory, f"{inside}/{package.file}", package)
 

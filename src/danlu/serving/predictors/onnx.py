@@ -26,15 +26,19 @@ class OnnxPredictor:
         name = "model.onnx" if "model.onnx" in names else names[0]
         path = os.path.join(directory, name)
         self.session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        #: Lengths that the model leaves open have names, or none.
+        self.columns = {
+            item.name: {
+                "dtype": _TYPES.get(item.type, "object"),
+                "shape": [length if isinstance(length, int) else None for length in item.shape],
+            }
+            for item in self.session.get_inputs()
+        }
 
     def predict(self, inputs: dict) -> dict:  # type: ignore[type-arg]
-        """Return the outputs; ``inputs`` are arrays or nested lists."""
-        numpy = importlib.import_module("numpy")
-
-        types = {item.name: _TYPES.get(item.type) for item in self.session.get_inputs()}
-        feed = {name: numpy.asarray(value, types.get(name)) for name, value in inputs.items()}
+        """Return the outputs; ``inputs`` are arrays by name."""
         names = [item.name for item in self.session.get_outputs()]
-        return dict(zip(names, self.session.run(None, feed)))  # noqa: B905 (Python 3.9)
+        return dict(zip(names, self.session.run(None, inputs)))  # noqa: B905 (Python 3.9)
 
     def example(self) -> Any:
         """Return zeros of each input's shape, with 1 for lengths that the model leaves open."""

@@ -15,16 +15,19 @@ class TensorflowPredictor:
 
         self.model: Any = tensorflow.saved_model.load(directory)
         self.function: Any = self.model.signatures["serving_default"]
+        self.columns = {
+            name: {
+                "dtype": "object" if item.dtype.name == "string" else item.dtype.name,
+                **({} if item.shape.rank is None else {"shape": list(item.shape)}),
+            }
+            for name, item in self.function.structured_input_signature[1].items()
+        }
 
     def predict(self, inputs: dict) -> dict:  # type: ignore[type-arg]
-        """Return the outputs; ``inputs`` are arrays or nested lists."""
+        """Return the outputs; ``inputs`` are arrays by name."""
         tensorflow = importlib.import_module("tensorflow")
 
-        about = self.function.structured_input_signature[1]
-        feed = {
-            name: tensorflow.constant(value, dtype=about[name].dtype if name in about else None)
-            for name, value in inputs.items()
-        }
+        feed = {name: tensorflow.constant(value) for name, value in inputs.items()}
         return dict(self.function(**feed))
 
     def example(self) -> Any:

@@ -9,6 +9,8 @@ import importlib
 import os
 from typing import Any
 
+import numpy as np
+
 
 class TorchPredictor:
     """The outputs of the network for a batch of inputs."""
@@ -50,8 +52,8 @@ class TorchPredictor:
         network.load_state_dict(weights)
         return network.eval()
 
-    def predict(self, inputs: list) -> Any:  # type: ignore[type-arg]
-        """Return the network's output for ``inputs``, numbers as nested lists.
+    def predict(self, inputs: np.ndarray) -> Any:
+        """Return the network's output for ``inputs``.
 
         Numbers with a fraction are float32. Whole numbers, of which JSON does not say whether they
         are indices or values, are int64, or float32 for a network that does not take int64.

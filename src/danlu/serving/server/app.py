@@ -20,38 +20,65 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from .batching import QueueFull, RequestBatcher, TooSlow
 from .model import ServedModel
+from .payloads import (
+    CSV,
+    JSON,
+    NPY,
+    Invocation,
+    NotAcceptable,
+    UnsupportedType,
+    choose_type,
+    compress_body,
+    decompress_body,
+    encode_table,
+    read_instances,
+    read_invocation,
+)
 from .tensors import (
     DTYPES,
     InferenceRequest,
+    InputTensor,
     InvalidRequest,
     OutputTensor,
     decode_request,
     encode_response,
+    read_json,
     select_outputs,
 )
+
+try:
+    from .. import predictor_values as values
+except ImportError:  # in the image
+    import predictor_values as values  # type: ignore[import-not-found,no-redef]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-JSON = "application/json"
 _JSON_LENGTH = b"inference-header-content-length"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAX_MESSAGE = 500
+#: Smaller answers are not compressed: it costs more than it saves.
+_LEAST_COMPRESSED = 4096
 _REFUSALS = {
-    "400": "Invalid input", "413": "Too large", "415": "Not JSON", "500": "The predictor raised",
-    "503": "Too many requests wait", "504": "The predictor did not answer in time",
+    "400": "Invalid input", "406": "The answer has no such type", "413": "Too large",
+    "415": "Unknown content type", "500": "The predictor raised", "503": "Too many requests wait",
+    "504": "The predictor did not answer in time",
 }  # fmt: skip
 
 
 class ServerOptions(NamedTuple):
-    """What an administrator may set; ``max_body`` is in bytes, ``timeout`` in seconds."""
+    """What an administrator may set; ``max_body`` is in bytes, ``timeout`` in seconds.
+
+    ``origins`` are those whose pages may send requests (CORS), ``*`` all.
+    """
 
     max_rows: int = 32
     max_waiting: int = 256
     timeout: float = 60.0
     max_body: int = 64 << 20
+    origins: tuple[str, ...] = ()
 
 
 class ServerAnswer(NamedTuple):
@@ -121,7 +148,7 @@ class ServerApp:
         self.is_draining = False
         self.is_ending = False
         self.calls = 0
-        self.about_server = {
+        self.about_server: dict[str, Any] = {
             "name": "danlu", "version": "1", "extensions": ["binary_tensor_data"],
         }  # fmt: skip
         self.model: ServedModel
@@ -138,6 +165,8 @@ class ServerApp:
             ("GET", "/v1/models/NAME", self._describe_v1),
             ("POST", "/v1/models/NAME:predict", self._predict_v1),
             ("GET", "/ping", self._answer_ready),
+            ("GET", "/health", self._answer_ready),
+            ("GET", "/version", self._show_version),
             ("POST", "/invocations", self._answer_invocation),
             ("GET", "/metrics", self._show_metrics),
             ("GET", "/openapi.json", self._show_openapi),
@@ -183,16 +212,35 @@ class ServerApp:
             return
         route, response = await self._handle_request(scope, receive)
         self.metrics.requests(route, str(response.status)).inc()
-        headers = [
+        body, headers = response.body, list(response.headers)
+        if len(body) >= _LEAST_COMPRESSED:
+            headers.append((b"vary", b"accept-encoding"))
+            if _accepts_gzip(scope):
+                body = compress_body(body)
+                headers.append((b"content-encoding", b"gzip"))
+        headers += [
             (b"content-type", response.content_type.encode()),
-            (b"content-length", str(len(response.body)).encode()),
-            *response.headers,
+            (b"content-length", str(len(body)).encode()),
         ]
+        if self._options.origins:
+            headers += self._allow_origin(_find_header(scope, b"origin"))
         if self.is_draining:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        body = b"" if scope["method"] == "HEAD" else response.body
+        body = b"" if scope["method"] == "HEAD" else body
         await send({"type": "http.response.body", "body": body})
+
+    def _allow_origin(self, origin: str) -> list[tuple[bytes, bytes]]:
+        """Return the headers for a request of a page (Fetch standard, "CORS protocol")."""
+        origins = self._options.origins
+        if "*" not in origins and origin not in origins:
+            return [(b"vary", b"origin")]
+        allowed = b"*" if "*" in origins else origin.encode("latin-1")
+        return [
+            (b"vary", b"origin"),
+            (b"access-control-allow-origin", allowed),
+            (b"access-control-expose-headers", _JSON_LENGTH),
+        ]
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -211,6 +259,8 @@ class ServerApp:
     async def _handle_request(self, scope: Scope, receive: Receive) -> tuple[str, ServerAnswer]:
         route = "unknown"
         try:
+            if scope["method"] == "OPTIONS" and self._options.origins:
+                return "preflight", ServerAnswer(204, b"", headers=_PREFLIGHT)
             route, handler = self._find_route(scope["method"], scope["path"])
             start = time.monotonic()
             response: ServerAnswer = await handler(scope, receive)
@@ -226,8 +276,12 @@ class ServerApp:
         """Return the refusal for what a request raised; a fault of the server is logged."""
         if isinstance(error, HttpError):
             return error
-        if isinstance(error, (InvalidRequest, self.model.invalid_input)):
+        if isinstance(error, (InvalidRequest, values.InvalidInputError)):
             return HttpError(400, str(error))
+        if isinstance(error, UnsupportedType):
+            return HttpError(415, str(error))
+        if isinstance(error, NotAcceptable):
+            return HttpError(406, str(error))
         if isinstance(error, QueueFull):
             return HttpError(503, str(error), {"retry-after": str(error.seconds)})
         if isinstance(error, TooSlow):
@@ -270,6 +324,9 @@ class ServerApp:
         if not self.is_ready:
             raise HttpError(503, "the model is not ready")
         return _json_response({"name": self.model.name, "ready": True})
+
+    async def _show_version(self, scope: Scope, receive: Receive) -> ServerAnswer:
+        return ServerAnswer(200, self.about_server["version"].encode(), "text/plain")
 
     async def _describe_model(self, scope: Scope, receive: Receive) -> ServerAnswer:
         return _json_response(self.model.describe())
@@ -315,24 +372,26 @@ class ServerApp:
 
     # -- predictions ------------------------------------------------------------------------------
 
-    async def _predict_for(self, convert: Callable[[Any], dict[str, Any]], value: Any) -> Any:
-        """Return the predictor's result for the value of a request."""
+    async def _predict_for(self, arguments: dict[str, Any]) -> Any:
+        """Return the predictor's result."""
         assert self._batcher is not None
-        arguments = convert(value)
         rows, key = self.model.measure_rows(arguments) if self.model.batches else (1, None)
         try:
             return await self._batcher.submit(arguments, rows=rows, key=key)
         except (QueueFull, TooSlow):
             raise
         except Exception as error:
+            status = getattr(error, "status_code", None)
+            if isinstance(status, int) and 400 <= status < 500:  # the predictor refuses the input
+                raise HttpError(status, str(error)) from error
             traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
             raise HttpError(500, f"the predictor raised {_describe_error(error)}") from error
 
     async def infer(
-        self, request: InferenceRequest, tensors: Mapping[str, Any]
+        self, request: InferenceRequest, tensors: Mapping[str, InputTensor]
     ) -> list[OutputTensor]:
         """Return the outputs that a request of the Open Inference Protocol asks for."""
-        result = await self._predict_for(self.model.convert_tensors, tensors)
+        result = await self._predict_for(self.model.convert_tensors(tensors))
         return select_outputs(self.model.list_outputs(result), request)
 
     async def _answer_infer(self, scope: Scope, receive: Receive) -> ServerAnswer:
@@ -350,57 +409,40 @@ class ServerApp:
         return ServerAnswer(200, data, "application/octet-stream", (header,))
 
     async def _predict_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
-        value = _decode_json(await self._read_body(scope, receive))
+        value = read_json(await self._read_body(scope, receive))
         if not isinstance(value, dict) or not isinstance(value.get("instances"), list):
             raise HttpError(400, 'the body must be {"instances": [...]}')
-        result = await self._predict_instances(value["instances"])
-        return _json_response({"predictions": result})
+        for key in value:
+            # TensorFlow Serving's clients name the signature, of which there is one.
+            if key != "instances" and (key, value[key]) != ("signature_name", "serving_default"):
+                raise HttpError(400, f"unknown key {key!r} next to 'instances'")
+        invocation = read_instances(value["instances"], self.model.inputs)
+        return self._encode_predictions(await self._predict_invocation(invocation))
 
     async def _answer_invocation(self, scope: Scope, receive: Receive) -> ServerAnswer:
         """SageMaker's and MLflow's: an input of the predictor, or one of MLflow's forms."""
-        kind = _find_header(scope, b"content-type").partition(";")[0].strip().lower()
-        if kind not in ("", JSON):
-            raise HttpError(415, f"content type {kind!r} is not {JSON}")
-        value = _decode_json(await self._read_body(scope, receive))
-        forms = ("instances", "inputs", "dataframe_split", "dataframe_records")
-        form = next((name for name in forms if isinstance(value, dict) and name in value), "")
-        if not form or form in self.model.schema["inputs"]:
-            result = await self._predict_for(self.model.convert_input, value)
-            return _json_response(self.model.encode_result(result))
-        content = value[form]
-        if form == "dataframe_split":
-            content = _read_split(content)
-        if form == "inputs":
-            result = await self._predict_for(self.model.convert_input, content)
-            return _json_response({"predictions": self.model.encode_result(result)})
-        if not isinstance(content, list):
-            raise HttpError(400, f"{form} must be a list")
-        if form != "instances":
-            # Columns that are no parameters are those of a table, in order.
-            known = set(self.model.schema["inputs"])
-            content = [
-                list(row.values()) if isinstance(row, dict) and not set(row) <= known else row
-                for row in content
-            ]
-        return _json_response({"predictions": await self._predict_instances(content)})
+        kind = choose_type(_find_header(scope, b"accept"))
+        body = await self._read_body(scope, receive)
+        invocation = read_invocation(_find_header(scope, b"content-type"), body, self.model.inputs)
+        result = await self._predict_invocation(invocation)
+        if kind in (CSV, NPY):
+            return ServerAnswer(200, encode_table(result, kind), kind)
+        if invocation.is_form:
+            return self._encode_predictions(result)
+        return _json_response(self.model.encode_result(result))
 
-    async def _predict_instances(self, rows: list[Any]) -> Any:
-        """Predict for a list of rows: values of the only parameter, or objects of all."""
-        names = list(self.model.schema["inputs"])
-        if rows and all(isinstance(row, dict) and set(row) <= set(names) for row in rows):
-            if any(set(row) != set(rows[0]) for row in rows):
-                raise HttpError(400, "all instances must have the same keys")
-            value: Any = {name: [row[name] for row in rows] for name in rows[0]}
-        elif len(names) == 1:
-            value = {names[0]: rows}
-        else:
-            raise HttpError(400, f"an instance must be an object with {', '.join(names)}")
-        return self.model.encode_result(await self._predict_for(self.model.convert_input, value))
+    async def _predict_invocation(self, invocation: Invocation) -> Any:
+        """Return the result, or the list of those of many inputs, which are checked before."""
+        arguments = [self.model.convert_input(value) for value in invocation.inputs]
+        results = [await self._predict_for(item) for item in arguments]
+        return results if invocation.is_many else results[0]
+
+    def _encode_predictions(self, result: Any) -> ServerAnswer:
+        encoded = self.model.encode_result(result)
+        is_whole = isinstance(encoded, dict) and "predictions" in encoded
+        return _json_response(encoded if is_whole else {"predictions": encoded})
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
-        coding = _find_header(scope, b"content-encoding")
-        if coding not in ("", "identity"):
-            raise HttpError(415, f"the content encoding {coding!r} is not supported")
         length = _find_header(scope, b"content-length")
         size = int(length) if length.isdigit() else 0
         body, is_complete = bytearray(), False
@@ -411,38 +453,39 @@ class ServerApp:
             body += message.get("body", b"")
             is_complete = not message.get("more_body")
             size = len(body)
+        coding = _find_header(scope, b"content-encoding").strip().lower()
+        if size <= self._options.max_body and coding not in ("", "identity"):
+            body = bytearray(decompress_body(bytes(body), coding, self._options.max_body))
+            size = len(body)
         if size > self._options.max_body:
             raise HttpError(413, f"the body has more than {self._options.max_body} bytes")
         return bytes(body)
 
 
-def _read_split(content: Any) -> list[Any]:
-    """Return the rows of pandas' ``split`` form: objects by column, or lists without columns."""
-    if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-        raise HttpError(400, 'dataframe_split must be {"columns": [...], "data": [...]}')
-    columns = content.get("columns")
-    rows: list[Any] = content["data"]
-    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-        return rows
-    if not all(isinstance(row, list) and len(row) == len(columns) for row in rows):
-        raise HttpError(400, f"every row must have {len(columns)} values")
-    return [dict(zip(columns, row)) for row in rows]  # noqa: B905 (Python 3.9)
+_PREFLIGHT = (
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"content-type, content-encoding, " + _JSON_LENGTH),
+    (b"access-control-max-age", b"600"),
+)
+
+
+def _accepts_gzip(scope: Scope) -> bool:
+    for coding in _find_header(scope, b"accept-encoding").lower().split(","):
+        name, _, quality = coding.replace(" ", "").partition(";q=")
+        if name in ("gzip", "*"):
+            return quality.strip("0.") != "" or not quality
+    return False
 
 
 def _find_header(scope: Scope, name: bytes) -> str:
-    value: bytes = dict(scope["headers"]).get(name, b"")
-    return value.decode("latin-1")
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
 
 
 def _describe_object(key: str, schema: Any) -> dict[str, Any]:
     return {"type": "object", "required": [key], "properties": {key: schema}}
-
-
-def _decode_json(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise HttpError(400, f"invalid JSON: {error}") from error
 
 
 def _json_response(value: Any) -> ServerAnswer:

@@ -41,6 +41,10 @@ def parse_options(args: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--max-memory", type=int, help="MiB of a worker that is replaced with more; 0 is no limit"
     )
+    parser.add_argument(
+        "--cors", action="append", default=[], metavar="ORIGIN",
+        help="origin whose pages may send requests, * for all; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(args)
     for name in ("port", "grpc_port"):

@@ -1,23 +1,23 @@
-"""A predictor behind the protocols: its metadata, its inputs from tensors, its outputs as tensors.
-
-``runner`` is the module that packing copies to the image as ``run.py``; it converts and checks
-values.
-"""
+"""A predictor behind the protocols: its metadata, inputs from tensors, outputs as tensors."""
 
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from .tensors import OutputTensor, describe_array, make_output
+from .tensors import DATATYPES, InputTensor, OutputTensor, describe_array, make_output
 
-#: Types of parameters of which several requests can be one call, along the first axis.
-_ROWS = ("array", "tensor", "list")
+try:
+    from .. import predictor_values as values
+except ImportError:  # in the image
+    import predictor_values as values  # type: ignore[import-not-found,no-redef]
+
+#: Types of parameters of which several requests can be one call, along the first axis: arrays of
+#: one type and shape. Lists are joined if the predictor says that it takes each row by itself.
+_ARRAYS = ("array", "tensor")
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 
 
@@ -33,7 +33,6 @@ class ServedModel:
     def __init__(
         self,
         predictor: Any,
-        runner: ModuleType,
         golden: Mapping[str, Any],
         *,
         name: str = "model",
@@ -41,74 +40,67 @@ class ServedModel:
     ) -> None:
         self.name = name
         self.version = version
-        self.schema: dict[str, Any] = runner.describe_predictor(predictor)
-        self.examples: Sequence[Mapping[str, Any]] = golden["examples"]
+        self.schema: dict[str, Any] = values.describe_predictor(predictor)
+        self.examples = [
+            {key: values.decode_value(value) for key, value in example.items()}
+            for example in golden["examples"]
+        ]
         self._predict = predictor.predict
-        self._runner = runner
+        self._joins_lists = getattr(predictor, "batches", False) is True
         self._torch: Any = None
-        inputs = self.schema["inputs"]
+        self.inputs: dict[str, Any] = self.schema["inputs"]
         # Arrays until the call, so that batches are made of arrays.
         self._checked = {
             "inputs": {
                 key: {**about, "type": "array"} if about["type"] == "tensor" else about
-                for key, about in inputs.items()
+                for key, about in self.inputs.items()
             }
         }
-        self._tensors = [key for key, about in inputs.items() if about["type"] == "tensor"]
+        self._tensors = [key for key, about in self.inputs.items() if about["type"] == "tensor"]
         self.batches = False
-        self.invalid_input: type[Exception] = runner.InvalidInputError
 
     # -- inputs -----------------------------------------------------------------------------------
 
     def convert_input(self, value: Any) -> dict[str, Any]:
-        """Return the arguments for an input in JSON's types; raises ``InvalidInputError``."""
+        """Return the arguments for an input; raises ``InvalidInputError``."""
         try:
-            with np.errstate(over="ignore"):  # infinity, without a warning in the log
-                converted: dict[str, Any] = self._runner.convert_input(value, self._checked)
-        except self.invalid_input:
-            raise
+            converted: dict[str, Any] = values.convert_input(value, self._checked)
         except (TypeError, ValueError, KeyError, OverflowError) as error:
-            raise self.invalid_input(f"invalid input: {error}") from error
+            raise values.InvalidInputError(f"invalid input: {error}") from error
         return converted
 
-    def convert_tensors(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for tensors by parameter; raises ``InvalidInputError``."""
-        inputs = self.schema["inputs"]
-        for key in tensors:
-            if key not in inputs:
-                known = ", ".join(inputs)
-                raise self.invalid_input(f"the model has no input {key!r}: {known}")
-        values = {key: self._convert_tensor(key, array) for key, array in tensors.items()}
-        missing = [
-            key for key, about in inputs.items() if key not in values and not about.get("optional")
-        ]
-        if missing:
-            raise self.invalid_input(f"input {missing[0]!r} is missing")
-        return self.convert_input(values)
+    def convert_tensors(self, tensors: Mapping[str, InputTensor]) -> dict[str, Any]:
+        """Return the arguments for tensors by parameter, or by column of the table.
 
-    def _convert_tensor(self, key: str, array: Any) -> Any:
-        kind = self.schema["inputs"][key]["type"]
-        if kind in ("array", "tensor"):
-            return array
-        if kind in ("integer", "number", "boolean", "string", "bytes") and array.size != 1:
-            raise self.invalid_input(f"{key} must have one element, not {array.size}")
-        if array.dtype != object:
-            values = array.tolist()
-            return array.reshape(-1)[0].item() if array.size == 1 and kind != "list" else values
-        if kind == "bytes":
-            return array.reshape(-1)[0]
-        try:
-            texts = [item.decode() for item in array.reshape(-1)]
-            if kind == "string" or (kind == "list" and len(texts) != 1):
-                return texts[0] if kind == "string" else texts
-            value = [json.loads(text) for text in texts]
-        except ValueError as error:
-            if kind == "list":
-                return texts
-            raise self.invalid_input(f"{key}: not text of JSON: {error}") from error
-        if kind == "list" and not isinstance(value[0], list):
-            return texts
-        return value[0] if len(value) == 1 else value
+        Raises ``InvalidInputError``.
+        """
+        inputs = self.inputs
+        arguments: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
+        for key, tensor in tensors.items():
+            if key in inputs:
+                arguments[key] = _read_tensor(key, tensor, inputs[key])
+            else:
+                columns[key] = _read_elements(key, tensor)
+        table = values.find_table(inputs)
+        if columns:
+            about = inputs[table] if table else {}
+            if (
+                table is None
+                or table in arguments
+                or not ("columns" in about or about.get("type") == "frame")
+            ):
+                known = ", ".join(inputs)
+                name = next(iter(columns))
+                raise values.InvalidInputError(f"the model has no input {name!r}: {known}")
+            if about["type"] != "object":  # whose arrays need not have as many rows
+                arguments[table] = values.make_column_table(columns)
+            else:
+                arguments[table] = columns
+        for key, about in inputs.items():
+            if key not in arguments and not about.get("optional"):
+                raise values.InvalidInputError(f"input {key!r} is missing")
+        return self.convert_input(arguments)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -122,7 +114,7 @@ class ServedModel:
                 if key in arguments:
                     array = np.ascontiguousarray(arguments[key])
                     arguments[key] = self._torch.from_numpy(array)
-        return self._runner.plain_value(self._predict(**arguments))
+        return values.plain_value(self._predict(**arguments))
 
     def warm_up(self) -> None:
         """Call the predictor with its examples, and find out whether requests can be batched."""
@@ -147,15 +139,15 @@ class ServedModel:
 
     def measure_rows(self, arguments: Mapping[str, Any]) -> tuple[int, Any]:
         """Return the rows of a request, and what must be equal to batch it; None never is."""
-        inputs = self.schema["inputs"]
         rows, key = 0, []
         for name, value in arguments.items():
-            about = inputs[name]
-            if about["type"] not in _ROWS or (about.get("shape") or [None])[0] not in (None, -1):
+            about = self.inputs[name]
+            if (about.get("shape") or [None])[0] not in (None, -1):
                 return 1, None
-            if isinstance(value, list):
+            kind: tuple[Any, ...]
+            if about["type"] == "list" and self._joins_lists:
                 count, kind = len(value), ("list",)
-            elif value.ndim:
+            elif about["type"] in _ARRAYS and value.ndim:
                 count, kind = len(value), (value.dtype.str, *value.shape[1:])
             else:
                 return 1, None
@@ -196,13 +188,15 @@ class ServedModel:
 
     def list_outputs(self, result: Any) -> list[OutputTensor]:
         """Return the tensors of a result: one for each key of a dictionary, else ``output``."""
+        if values.is_frame(result):
+            result = {str(name): result[name].to_numpy() for name in result.columns}
         named = result if isinstance(result, dict) and result else {"output": result}
         return [
             make_output(
                 str(name),
                 value
-                if isinstance(value, (np.ndarray, bytes, str)) or _is_texts(value)
-                else self._runner.encode_value(value, plain=True),
+                if isinstance(value, (bytes, str)) or _is_texts(value) or _is_tensor(value)
+                else values.encode_value(value, plain=True),
             )
             for name, value in named.items()
         ]
@@ -211,12 +205,11 @@ class ServedModel:
         """Return an example input in JSON's types, as clients send it; None without one."""
         if not self.examples:
             return None
-        value = self._runner.decode_value(self.examples[0]["input"])
-        return self._runner.encode_value(value, plain=True)
+        return values.encode_value(self.examples[0]["input"], plain=True)
 
     def encode_result(self, result: Any) -> Any:
         """Return a result in JSON's types, arrays as nested lists."""
-        return self._runner.encode_value(result, plain=True)
+        return values.encode_value(result, plain=True)
 
     def describe(self) -> dict[str, Any]:
         """Return the model's metadata in the Open Inference Protocol."""
@@ -225,11 +218,11 @@ class ServedModel:
         if self.examples:
             known = self.convert_input(example["input"])
         inputs = []
-        for name, about in self.schema["inputs"].items():
-            datatype, shape = _describe_input(about, known.get(name))
-            inputs.append({"name": name, "datatype": datatype, "shape": shape})
+        for name, about in self.inputs.items():
+            for key, datatype, shape in _describe_input(name, about, known.get(name)):
+                inputs.append({"name": key, "datatype": datatype, "shape": shape})
         outputs = []
-        for output in self.list_outputs(self._runner.decode_value(example["output"])):
+        for output in self.list_outputs(_read_output(example["output"])):
             datatype, shape = describe_array(output.array)
             outputs.append({"name": output.name, "datatype": datatype, "shape": shape})
         return {
@@ -241,6 +234,50 @@ class ServedModel:
         }
 
 
+def _read_tensor(key: str, tensor: InputTensor, about: Mapping[str, Any]) -> Any:
+    """Return the value of a parameter for a tensor; the type is checked later."""
+    kind, array = about["type"], tensor.array
+    if kind in values.SINGLE and array.size != 1:
+        raise values.InvalidInputError(f"{key} must have one element, not {array.size}")
+    if array.dtype != object:
+        if kind in values.SINGLE:
+            return array.reshape(-1)[0].item()
+        return array.tolist() if kind == "any" else array
+    if kind == "bytes":
+        return array.reshape(-1)[0]
+    # An object has no other form than JSON; any other value is JSON only if the request says so.
+    if tensor.is_json or kind == "object":
+        found = [values.decode_json(item) for item in array.reshape(-1)]
+        return found[0] if len(found) == 1 else found
+    elements = _read_elements(key, tensor)
+    if kind in _ARRAYS:
+        return values.make_array(elements.reshape(-1).tolist(), "str", key).reshape(array.shape)
+    if kind in values.SINGLE:
+        return elements.reshape(-1)[0]
+    return elements.tolist()
+
+
+def _read_elements(key: str, tensor: InputTensor) -> Any:
+    """Return an array whose ``BYTES`` are texts."""
+    if tensor.array.dtype != object:
+        return tensor.array
+    texts = np.empty(tensor.array.size, object)
+    try:
+        texts[:] = [item.decode() for item in tensor.array.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise values.InvalidInputError(f"{key} is not UTF-8: {error}") from error
+    return texts.reshape(tensor.array.shape)
+
+
+def _read_output(value: Any) -> Any:
+    """Return a recorded output; a frame was recorded as a table."""
+    return dict(value.columns) if isinstance(value, values.Table) else value
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUS"
+
+
 def _is_texts(value: Any) -> bool:
     return (
         isinstance(value, list)
@@ -249,20 +286,36 @@ def _is_texts(value: Any) -> bool:
     )
 
 
-def _describe_input(about: Mapping[str, Any], example: Any) -> tuple[str, list[int]]:
-    """Return datatype and shape of a parameter: as annotated, else as in the example."""
+def _describe_input(
+    name: str, about: Mapping[str, Any], example: Any
+) -> list[tuple[str, str, list[int]]]:
+    """Return name, datatype and shape of a parameter's tensors: as declared, else of the example.
+
+    A frame, or an object of known columns, has a tensor for each.
+    """
     scalars = {"integer": "INT64", "number": "FP64", "boolean": "BOOL"}
     if about["type"] in scalars:
-        return scalars[about["type"]], [1]
-    if about["type"] in _ROWS and example is not None:
+        return [(name, scalars[about["type"]], [1])]
+    if about["type"] in ("frame", "object") and example is not None and about.get("columns"):
+        return [_describe_column(key, example[key]) for key in about["columns"] if key in example]
+    if about["type"] == "frame" and example is not None:
+        return [_describe_column(str(key), example[key]) for key in example.columns]
+    if about["type"] in ("array", "tensor", "list") and example is not None:
         try:
-            datatype, shape = describe_array(np.asarray(example))
-        except ValueError:  # lists of different lengths
-            return "BYTES", [1]
+            array = values.make_array(example, None, name) if isinstance(example, list) else example
+        except values.InvalidInputError:  # not of one type or shape
+            return [(name, "BYTES", [1])]
+        datatype, shape = describe_array(array)
         if about.get("shape"):
             shape = [-1 if length is None else length for length in about["shape"]]
-        return datatype, shape
-    return "BYTES", [1]
+        return [(name, datatype, shape)]
+    return [(name, "BYTES", [1])]
+
+
+def _describe_column(name: str, column: Any) -> tuple[str, str, list[int]]:
+    array = column if isinstance(column, np.ndarray) else column.to_numpy()
+    datatype, shape = DATATYPES.get(array.dtype, "BYTES"), [-1, *array.shape[1:]]
+    return name, datatype, shape
 
 
 def _vary_rows(value: Any) -> Any:

@@ -20,6 +20,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
 from .app import HttpError, ServerApp
 from .tensors import (
     InferenceRequest,
+    InputTensor,
     InvalidRequest,
     OutputTensor,
     RequestInput,
@@ -187,14 +188,19 @@ class InferenceService:
             contents.extend(result.array.reshape(-1).tolist())
 
 
-def _read_inputs(request: Any) -> dict[str, Any]:
+def _read_inputs(request: Any) -> dict[str, InputTensor]:
     """Return the tensors by name; raises :class:`InvalidRequest`."""
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise InvalidRequest(f"raw_input_contents has {len(raw)} of {len(request.inputs)} tensors")
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, InputTensor] = {}
     for number, tensor in enumerate(request.inputs):
         item = RequestInput(tensor.name, list(tensor.shape), tensor.datatype)
+        if any(
+            pair.key == "content_type" and pair.value.string_param == "json"
+            for pair in tensor.parameters
+        ):
+            item.parameters = {"content_type": "json"}
         if raw:
             if tensor.HasField("contents"):
                 raise InvalidRequest(f"input {item.name!r} has contents and raw_input_contents")

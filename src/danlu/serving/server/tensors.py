@@ -8,6 +8,7 @@ little-endian. ``BYTES`` elements are preceded by their length in four bytes.
 from __future__ import annotations
 
 import base64
+import collections
 import json
 import math
 import struct
@@ -16,6 +17,16 @@ from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035 (msgspec eval
 
 import msgspec
 import numpy as np
+
+try:
+    from ..predictor_values import InvalidInputError, decode_base64, decode_json, make_array
+except ImportError:  # in the image
+    from predictor_values import (  # type: ignore[import-not-found,no-redef]
+        InvalidInputError,
+        decode_base64,
+        decode_json,
+        make_array,
+    )
 
 #: NumPy's types of the protocol's, but for ``BYTES``.
 DTYPES = {
@@ -40,14 +51,14 @@ class RequestInput(msgspec.Struct):
     shape: List[int]  # noqa: UP006
     datatype: str
     data: Any = None
-    parameters: Dict[str, Any] = {}  # noqa: UP006
+    parameters: Optional[Dict[str, Any]] = None  # noqa: UP006, UP045
 
 
 class RequestOutput(msgspec.Struct):
     """An output tensor that a request asks for."""
 
     name: str
-    parameters: Dict[str, Any] = {}  # noqa: UP006
+    parameters: Optional[Dict[str, Any]] = None  # noqa: UP006, UP045
 
 
 class InferenceRequest(msgspec.Struct):
@@ -55,15 +66,43 @@ class InferenceRequest(msgspec.Struct):
 
     inputs: List[RequestInput]  # noqa: UP006
     id: Optional[str] = None  # noqa: UP045
-    parameters: Dict[str, Any] = {}  # noqa: UP006
+    parameters: Optional[Dict[str, Any]] = None  # noqa: UP006, UP045
     outputs: Optional[List[RequestOutput]] = None  # noqa: UP006, UP045
 
 
-_DECODER = msgspec.json.Decoder(InferenceRequest)
+class InputTensor(msgspec.Struct):
+    """The array of an input, for ``BYTES`` of ``bytes``; ``is_json`` if its elements are JSON."""
+
+    array: Any
+    is_json: bool = False
 
 
-def decode_request(body: bytes, json_length: int | None) -> tuple[InferenceRequest, dict[str, Any]]:
-    """Return a request and its tensors by name: arrays, for ``BYTES`` arrays of ``bytes``.
+def read_json(body: bytes) -> Any:
+    """Return the value of JSON whose objects have no key twice.
+
+    Raises :class:`InvalidInputError`. Every key is followed by a colon, so if there are no more
+    colons than keys, no key was there twice. Lists of numbers are not looked at for that.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputError(f"invalid JSON: {error}") from error
+    colons = body.count(b":")
+    waiting = collections.deque([value])
+    while colons and waiting:
+        item = waiting.popleft()
+        if type(item) is dict:
+            colons -= len(item)
+            waiting.extend(item.values())
+        elif type(item) is list:
+            waiting.extend(item)
+    return decode_json(body) if colons else value
+
+
+def decode_request(
+    body: bytes, json_length: int | None
+) -> tuple[InferenceRequest, dict[str, InputTensor]]:
+    """Return a request and its tensors by name.
 
     ``json_length`` is the value of the header ``Inference-Header-Content-Length``. Raises
     :class:`InvalidRequest`.
@@ -72,12 +111,12 @@ def decode_request(body: bytes, json_length: int | None) -> tuple[InferenceReque
         raise InvalidRequest("Inference-Header-Content-Length is larger than the body")
     end = len(body) if json_length is None else json_length
     try:
-        request = _DECODER.decode(body[:end])
-    except (msgspec.DecodeError, RecursionError) as error:
+        request = msgspec.convert(read_json(body[:end]), InferenceRequest)
+    except (msgspec.ValidationError, InvalidInputError) as error:
         raise InvalidRequest(f"invalid request: {error}") from error
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, InputTensor] = {}
     for item in request.inputs:
-        size = item.parameters.get("binary_data_size")
+        size = (item.parameters or {}).get("binary_data_size")
         if size is None:
             add_input(tensors, item)
             continue
@@ -90,21 +129,26 @@ def decode_request(body: bytes, json_length: int | None) -> tuple[InferenceReque
     return request, tensors
 
 
-def add_input(tensors: dict[str, Any], item: RequestInput, binary: bytes | None = None) -> None:
+def add_input(
+    tensors: dict[str, InputTensor], item: RequestInput, binary: bytes | None = None
+) -> None:
     """Add the tensor of ``item``, from its data or in binary form, under its name.
 
     Raises :class:`InvalidRequest`.
     """
     if item.name in tensors:
         raise InvalidRequest(f"input {item.name!r} is there twice")
+    kind = (item.parameters or {}).get("content_type")
     try:
         count = _count_elements(item.shape)
-        array = _decode_json(item) if binary is None else _decode_binary(item, binary)
+        array = _decode_data(item) if binary is None else _decode_binary(item, binary)
         if array.size != count:
             raise ValueError(f"{array.size} elements do not have the shape {item.shape}")
-    except (TypeError, ValueError, OverflowError) as error:
+        if kind == "base64" and binary is None and item.datatype == "BYTES":
+            array = _make_bytes([decode_base64(text.decode(), "an element") for text in array])
+    except (TypeError, ValueError, OverflowError, InvalidInputError) as error:
         raise InvalidRequest(f"input {item.name!r}: {error}") from error
-    tensors[item.name] = array.reshape(item.shape)
+    tensors[item.name] = InputTensor(array.reshape(item.shape), kind == "json")
 
 
 def _count_elements(shape: list[int]) -> int:
@@ -122,24 +166,16 @@ def _find_dtype(datatype: str) -> np.dtype[Any]:
     return np.dtype(DTYPES[datatype])
 
 
-def _decode_json(item: RequestInput) -> Any:
+def _decode_data(item: RequestInput) -> Any:
     if not isinstance(item.data, list):
         raise TypeError("data must be a list")
     if item.datatype == "BYTES":
-        is_base64 = item.parameters.get("content_type") == "base64"
-        return _make_bytes([_decode_text(text, is_base64) for text in _flatten_lists(item.data)])
+        texts = [_encode_text(text) for text in _flatten_lists(item.data)]
+        return _make_bytes(texts)
     dtype = _find_dtype(item.datatype)
-    array = np.asarray(item.data)
-    if array.dtype.kind not in ("b" if dtype.kind == "b" else "iuf") and array.size:
-        raise ValueError("the elements are of another type")
-    if array.dtype.kind == "f" and dtype.kind in "iu":
-        raise ValueError("the elements are not integers")
-    if dtype.kind in "iu" and array.size:
-        limits = np.iinfo(dtype)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise ValueError(f"an element is out of the range of {item.datatype}")
-    with np.errstate(over="ignore"):  # infinity, as in the binary form
-        return array.astype(dtype)
+    if item.datatype == "FP16":
+        raise ValueError("FP16 has no form in JSON: send it as binary data")
+    return make_array(item.data, dtype, "data")
 
 
 def _flatten_lists(data: list[Any]) -> list[Any]:
@@ -158,12 +194,12 @@ def _flatten_lists(data: list[Any]) -> list[Any]:
     return flat
 
 
-def _decode_text(text: Any, is_base64: bool) -> bytes:
+def _encode_text(text: Any) -> bytes:
     if isinstance(text, bytes):  # of gRPC
         return text
     if not isinstance(text, str):
         raise TypeError("elements of BYTES must be strings")
-    return base64.b64decode(text, validate=True) if is_base64 else text.encode()
+    return text.encode()
 
 
 def _decode_binary(item: RequestInput, data: bytes) -> Any:
@@ -201,7 +237,7 @@ class OutputTensor(msgspec.Struct):
 
 
 def make_output(name: str, value: Any) -> OutputTensor:
-    """Return the tensor for a value: an array, number, text or bytes, or lists of them.
+    """Return the tensor for a value: an array, number, text or bytes, or lists of one of them.
 
     Another value, already in JSON's types, becomes one element of JSON text.
     """
@@ -213,15 +249,18 @@ def make_output(name: str, value: Any) -> OutputTensor:
         is_binary = any(isinstance(item, bytes) for item in value)
         return OutputTensor(name, _make_bytes(value), "base64" if is_binary else "")
     try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        array = np.empty(0, object)
+        is_array = isinstance(value, (np.ndarray, np.generic))
+        array = np.asarray(value) if is_array else make_array(value, None, name)
+    except InvalidInputError:  # not of one type or shape
+        return OutputTensor(name, _make_bytes([json.dumps(value)]), "json")
     if array.dtype.kind in "US" and array.ndim:
         return OutputTensor(name, _make_bytes(array.reshape(-1).tolist()).reshape(array.shape))
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype not in DATATYPES or isinstance(value, dict):
-        return OutputTensor(name, _make_bytes([json.dumps(value)]), "json")
+    if array.dtype not in DATATYPES:
+        raise TypeError(
+            f"predict returned an array of {array.dtype}, which the protocol does not have"
+        )
     return OutputTensor(name, array.reshape(1) if array.ndim == 0 else array)
 
 
@@ -255,9 +294,9 @@ def encode_response(
     is_binary = {
         item.name: item.parameters["binary_data"]
         for item in request.outputs or ()
-        if "binary_data" in item.parameters
+        if item.parameters and "binary_data" in item.parameters
     }
-    default = request.parameters.get("binary_data_output")
+    default = (request.parameters or {}).get("binary_data_output")
     found, parts = [], []
     for output in outputs:
         encoded: dict[str, Any] = {

@@ -43,7 +43,11 @@ def run_worker(options: argparse.Namespace) -> int:
     app = ServerApp(
         load_model,
         ServerOptions(
-            options.max_batch, options.max_waiting, options.timeout, options.max_body << 20
+            options.max_batch,
+            options.max_waiting,
+            options.timeout,
+            options.max_body << 20,
+            tuple(options.cors),
         ),
         on_start=lambda: server.start_grpc(),
         on_stuck=lambda: server.drain(is_replaced=True),
@@ -73,7 +77,6 @@ def load_model() -> ServedModel:
     runner = importlib.import_module("run")
     model = ServedModel(
         runner.load_predictor(runner.read_json("predictor.json")),
-        runner,
         runner.read_json("golden.json"),
         name=os.environ.get("MODEL_NAME", "model"),
         version=os.environ.get("MODEL_VERSION", "1"),

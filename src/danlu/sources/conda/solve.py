@@ -15,10 +15,10 @@ from rattler.exceptions import GatewayError, SolverError
 from danlu.environment.conda import strip_channel
 from danlu.environment.lock import LockedCondaPackage
 from danlu.errors import MachineError, OutsideError, ResolveError, UsageError
+from danlu.sources.conda.match_spec import find_reason, parse_match_spec
 
 _SUBDIRS = {"amd64": "linux-64", "arm64": "linux-aarch64"}
 _ARCHSPECS = {"amd64": "x86_64", "arm64": "aarch64"}
-_QUALIFIED = re.compile(r"^([^\[\s]+)::(.+)$", re.DOTALL)
 
 #: What rattler says of the only package that is in the way.
 _MISSING = re.compile(r".*: No candidates were found for (\S+) (\S.*?)\.?", re.DOTALL)
@@ -63,12 +63,6 @@ def find_subdir(architecture: str) -> str:
         ) from None
 
 
-def split_spec(text: str) -> tuple[str, str]:
-    """Return the channel of ``channel::package`` and the package; the channel may be empty."""
-    match = _QUALIFIED.match(text)
-    return (match[1], match[2]) if match else ("", text)
-
-
 async def solve_packages(request: CondaRequest) -> tuple[LockedCondaPackage, ...]:
     """Return all packages of the environment, sorted by name.
 
@@ -89,7 +83,10 @@ async def solve_packages(request: CondaRequest) -> tuple[LockedCondaPackage, ...
         for name, addresses in request.channels.items()
     }
     names = {place: name for name, place in places.items()}
-    specs = [_make_spec(spec, places) for spec in request.specs]
+    specs = [
+        parse_match_spec(spec.text, channel=places[spec.channel] if spec.channel else "")
+        for spec in request.specs
+    ]
     locked = await _find_records(gateway, request.kept, places, subdirs)
     try:
         records = await rattler.solve(
@@ -104,7 +101,7 @@ async def solve_packages(request: CondaRequest) -> tuple[LockedCondaPackage, ...
     except SolverError as error:
         raise _explain_conflict(strip_channel(str(error)).strip(), request) from error
     except GatewayError as error:
-        raise OutsideError(f"cannot read a conda channel: {_find_reason(error)}") from error
+        raise OutsideError(f"cannot read a conda channel: {find_reason(error)}") from error
     return tuple(sorted((_lock_record(record, names) for record in records), key=_sort_key))
 
 
@@ -143,7 +140,7 @@ async def _find_place(
         try:
             await gateway.names([rattler.Channel(address)], subdirs, channel_relations="disabled")
         except GatewayError as error:
-            reasons.append(f"{strip_channel(address)}: {_find_reason(error)}")
+            reasons.append(f"{strip_channel(address)}: {find_reason(error)}")
         else:
             return address
     if offline:
@@ -161,24 +158,6 @@ async def _find_place(
 
 def _quote_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
-
-
-def _find_reason(error: Exception) -> str:
-    """Return the innermost cause of an error of rattler, in one line without credentials."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by:").strip() for line in lines]
-    return strip_channel(causes[-1] if causes else type(error).__name__)
-
-
-def _make_spec(spec: CondaSpec, places: Mapping[str, str]) -> rattler.MatchSpec:
-    text = f"{places[spec.channel]}::{spec.text}" if spec.channel else spec.text
-    try:
-        return rattler.MatchSpec(text, strict=False)
-    except Exception as error:
-        raise ResolveError(
-            f"invalid conda package '{strip_channel(spec.text)}': {_find_reason(error)}",
-            hint='write it as in `conda install`: numpy, numpy=1.26, "numpy>=1.26,<2"',
-        ) from error
 
 
 def _list_virtual_packages(request: CondaRequest) -> list[rattler.GenericVirtualPackage]:
@@ -203,7 +182,7 @@ def _list_virtual_packages(request: CondaRequest) -> list[rattler.GenericVirtual
         ]
     except Exception as error:
         raise UsageError(
-            f"invalid version of a virtual package of conda: {_find_reason(error)}",
+            f"invalid version of a virtual package of conda: {find_reason(error)}",
             hint="write CONDA_OVERRIDE_CUDA=12.4, and system-requirements likewise",
         ) from error
 

@@ -12,7 +12,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.package_names import normalize_name
-from danlu.errors import ResolveError
+from danlu.errors import ResolveError, Span
 from danlu.sandbox.machine_settings import Decision, MachineSetting, iter_settings
 from danlu.sandbox.pip_uv_config import (
     TRUE_VALUES,
@@ -20,7 +20,13 @@ from danlu.sandbox.pip_uv_config import (
     locate_pip_options,
     split_values,
 )
-from danlu.sources.pypi.requirements import ANY_FORMAT, FormatControl, parse_requirements
+from danlu.sources.pypi.requirements import (
+    ANY_FORMAT,
+    FormatControl,
+    RequirementLine,
+    check_constraint,
+    read_lines,
+)
 
 _PIP = "pip's configuration"
 _UV = "uv's configuration"
@@ -221,36 +227,28 @@ class _RestrictionCollector:
         local = unquote(urlsplit(place).path) if place.startswith("file:") else place
         path = self._project / os.path.expanduser(local)
         lines = []
-        for text, line in self._read_file(path, configured, set()):
-            lines.append(text)
-            self._add_values(setting, configured, text, line=line)
+        for entry in self._read_file(path, configured):
+            if setting.files == "--constraints":
+                check_constraint(entry, Span(str(entry.file), entry.line))
+            if not entry.option:
+                lines.append(entry.value)
+                line = f"{entry.file}, line {entry.line}"
+                self._add_values(setting, configured, entry.value, line=line)
         self.files.append(
             RestrictionFile(setting.decision, setting.files, os.path.normpath(path), tuple(lines))
         )
 
-    def _read_file(
-        self, path: Path, configured: _ConfiguredValue, seen: set[Path]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield each requirement with its location, also of included files."""
-        path = Path(os.path.normpath(path))
-        if path in seen:
-            return
-        seen.add(path)
+    def _read_file(self, path: Path, configured: _ConfiguredValue) -> Iterator[RequirementLine]:
+        """Yield the lines of a file and of those that it includes."""
         try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            yield from read_lines(path, self._project, self._environ, Path.read_bytes)
+        except ResolveError as error:
             place = f" {configured.place}" if configured.place else ""
-            raise ResolveError(
-                f"cannot read {path}: {reason}",
-                hint=f"`{configured.name}` in {configured.origin}{place} names it: correct the"
-                " setting, or create the file",
-            ) from error
-        for entry in parse_requirements(text, path, self._environ):
-            if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
-                yield from self._read_file(path.parent / entry.value, configured, seen)
-            elif not entry.option:
-                yield entry.value, f"{path}, line {entry.line}"
+            error.hint = error.hint or (
+                f"`{configured.name}` in {configured.origin}{place} names it: correct the"
+                " setting, or create the file"
+            )
+            raise
 
     def _add_formats(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
         value = configured.value

@@ -142,7 +142,7 @@ async def _install_prefix(
     ahead: WheelPrefetch | None = None,
 ) -> Path:
     """Return a prefix with all ``wheels``: from uv's cache alone if possible, else online."""
-    attempt = await ahead.take(wheels) if ahead else None
+    attempt = await ahead.take(wheels, uv.report_download) if ahead else None
     if attempt is None:
         attempt = await plan_install(uv, wheels, lines, workspace / "prefix").run()
     if attempt.error and attempt.offline:

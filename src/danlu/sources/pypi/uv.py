@@ -72,8 +72,11 @@ class UvCommand(msgspec.Struct, frozen=True):
     directory: Path
     settings: str = ""
 
-    async def run(self) -> tuple[int, str, str]:
-        """Run the command and return exit code, stdout and stderr."""
+    async def run(self, on_message: Callable[[str], None] | None = None) -> tuple[int, str, str]:
+        """Run the command and return exit code, stdout and stderr.
+
+        ``on_message`` is called with each part of stderr when it comes.
+        """
         from danlu.util.process import run  # loads anyio, which `start` does not need
 
         with self._open_settings() as (environment, descriptors):
@@ -85,6 +88,7 @@ class UvCommand(msgspec.Struct, frozen=True):
                     umask=_UMASK,
                     pass_fds=descriptors,
                     is_stuck=lambda idle: idle > _STUCK_SECONDS,
+                    on_stderr=on_message,
                 )
             except TimeoutError as error:
                 raise TemporaryError(
@@ -133,6 +137,14 @@ def _ignore_extra(package: str, extra: str) -> None:
     """Drop a warning: most commands of uv resolve nothing."""
 
 
+#: Called with the name of a package, how many bytes of its file have arrived, and its size.
+DownloadReport = Callable[[str, int, int], None]
+
+
+def _ignore_download(package: str, current: int, total: int) -> None:
+    """Drop a report: most commands of uv download nothing."""
+
+
 class Uv(msgspec.Struct, frozen=True):
     """uv with a private cache, configured for a project.
 
@@ -146,6 +158,7 @@ class Uv(msgspec.Struct, frozen=True):
     indexes: IndexSettings = msgspec.field(default_factory=IndexSettings)
     offline: bool = False
     report_extra: Callable[[str, str], None] = _ignore_extra
+    report_download: DownloadReport = _ignore_download
     decisions: frozenset[Decision] = WHEN_LOCKED
 
     async def run(

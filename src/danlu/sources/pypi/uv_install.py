@@ -21,7 +21,21 @@ import msgspec
 from danlu.errors import DanluError
 from danlu.graph.ops import Wheel
 from danlu.sources.pypi.platform_target import GLIBC_LEVELS
-from danlu.sources.pypi.uv import Uv, UvCommand
+from danlu.sources.pypi.uv import DownloadReport, Uv, UvCommand
+from danlu.util.human import parse_size
+
+#: ``Downloading scipy (33.7MiB)``, later ``Downloaded scipy``.
+_DOWNLOAD_MESSAGE = re.compile(
+    r"Download(?:ed (?P<name>[\w.-]+)|ing (?P<begun>[\w.-]+) \((?P<size>[\d.]+[KMGT]?i?B)\))"
+)
+
+#: What uv says about its progress, before an error.
+_PROGRESS_MESSAGES = re.compile(
+    r"^(?: ?Download(?:ing|ed) |Using CPython |Resolved |Prepared |Installed | [-+~] ).*\n", re.M
+)
+
+#: How often the messages of a command that runs in the background are read.
+_POLL_SECONDS = 0.2
 
 
 def requirement_line(wheel: Wheel, path: Path | None) -> str:
@@ -46,22 +60,49 @@ def platform_options(wheels: Sequence[Wheel]) -> list[str]:
     ]
 
 
+class DownloadReader:
+    """Reads from uv's messages which files it downloads; it announces those of 1 MiB or more."""
+
+    def __init__(self, report: DownloadReport) -> None:
+        self._report = report
+        self._sizes: dict[str, int] = {}
+        self._rest = ""
+
+    def read(self, text: str) -> None:
+        """Read the next part of the messages."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            match = _DOWNLOAD_MESSAGE.fullmatch(line.strip())
+            if match is None:
+                continue
+            if match["size"]:
+                size = self._sizes[match["begun"]] = parse_size(match["size"])
+                self._report(match["begun"], 0, size)
+            elif size := self._sizes.get(match["name"], 0):
+                self._report(match["name"], size, size)
+
+
 class InstallCommand(msgspec.Struct, frozen=True):
     """A command of uv that installs wheels into ``prefix``."""
 
     prefix: Path
     offline: bool
     call: UvCommand
+    report: DownloadReport
 
     async def run(self) -> InstallAttempt:
         """Run the command and wait for it."""
-        code, _, messages = await self.call.run()
+        code, _, messages = await self.call.run(DownloadReader(self.report).read)
         return self.to_attempt(code, messages)
 
     def to_attempt(self, code: int, messages: str) -> InstallAttempt:
         """Return the outcome of the command."""
-        refused = (messages or f"uv failed with exit code {code}") if code else ""
-        return InstallAttempt(self.prefix, self.offline, refused)
+        if not code:
+            return InstallAttempt(self.prefix, self.offline)
+        error = _PROGRESS_MESSAGES.sub("", messages)
+        return InstallAttempt(
+            self.prefix, self.offline, error or f"uv failed with exit code {code}"
+        )
 
 
 class InstallAttempt(msgspec.Struct, frozen=True):
@@ -89,7 +130,8 @@ def plan_install(
         *("--requirements", str(listing)),
     ]
     offline = not online and (uv.offline or uv.has_fetched(wheel_digests(wheels)))
-    return InstallCommand(prefix, offline, uv.prepare(("pip", "install"), options, offline=offline))
+    call = uv.prepare(("pip", "install"), options, offline=offline, quiet=offline)
+    return InstallCommand(prefix, offline, call, uv.report_download)
 
 
 def wheel_digests(wheels: Iterable[Wheel]) -> list[str]:
@@ -112,7 +154,7 @@ class WheelPrefetch:
         self._process = process
         self._messages = messages
 
-    async def take(self, wheels: Sequence[Wheel]) -> InstallAttempt | None:
+    async def take(self, wheels: Sequence[Wheel], report: DownloadReport) -> InstallAttempt | None:
         """Wait for uv and return the outcome; None if these are not exactly the wheels being
         installed.
 
@@ -124,9 +166,25 @@ class WheelPrefetch:
 
         self._wheels = ()
         # On cancellation the thread is abandoned; `start_prefetch` then kills the process.
-        code = await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
-        self._messages.seek(0)
-        return self._planned.to_attempt(code, self._messages.read().decode(errors="replace"))
+        code = await anyio.to_thread.run_sync(
+            self._follow, DownloadReader(report), abandon_on_cancel=True
+        )
+        return self._planned.to_attempt(code, self._read_messages(0))
+
+    def _follow(self, reader: DownloadReader) -> int:
+        """Read uv's messages until it ends, and return its exit code."""
+        place = 0
+        while True:
+            try:
+                return self._process.wait(_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                text = self._read_messages(place)
+                place += len(text)
+                reader.read(text)
+
+    def _read_messages(self, place: int) -> str:
+        size = os.fstat(self._messages.fileno()).st_size
+        return os.pread(self._messages.fileno(), size, place).decode("latin-1")
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-from danlu.builder.embedded.bytecode_layers import OWNED_DIRECTORIES
 from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_parents
 from danlu.graph.ops import OwnDirectories
@@ -18,14 +17,14 @@ from danlu.store import Layer
 async def execute(op: OwnDirectories, context: OpContext) -> list[Layer]:
     """Return one layer with directories only.
 
-    Directories with Python code get a ``__pycache__``, because the bytecode that is laid over the
-    image belongs to the user too.
+    Directories with Python code get a ``__pycache__``, so that the user may replace the bytecode
+    that is added to the image, too.
     """
     view = LayerView(tuple(layer.tree for layer in context.below))
     with context.store.staging() as staged:
         for root in op.roots:
             await context.run_sync(_copy_directories, op, view, view.resolve(root), staged)
-        made_by = f"{OWNED_DIRECTORIES} {op.uid}:{op.gid}"
+        made_by = f"danlu: give directories to {op.uid}:{op.gid}"
         return await commit_tree(context, staged, NormalizeOptions(mtime=op.epoch), made_by)
 
 

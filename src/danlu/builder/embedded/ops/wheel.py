@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 
-from danlu.builder.embedded.context import LAYER_FORMAT, OpContext
+from danlu.builder.embedded.context import LAYER_FORMAT, OpContext, TransferReport
 from danlu.environment.package_names import normalize_name
 from danlu.errors import OutsideError
 from danlu.graph.ops import WHEEL_TIME, InstallScheme, Wheel
@@ -39,20 +39,29 @@ _THREADS = 2
 
 async def execute(op: Wheel, context: OpContext) -> list[Layer]:
     """Return the layer of a wheel; a built one is its input's artifact ``wheel``."""
-    return (await execute_all([op], context))[0]
+    return (await execute_all([op], context, [context.transfer]))[0]
 
 
-async def execute_all(ops: Sequence[Wheel], context: OpContext) -> list[list[Layer]]:
-    """Return the layer of each wheel, in the order of ``ops``.
+async def execute_all(
+    ops: Sequence[Wheel], context: OpContext, transfers: Sequence[TransferReport]
+) -> list[list[Layer]]:
+    """Return the layer of each wheel, in the order of ``ops``; ``transfers`` are their reports.
 
     Raises :class:`OutsideError` naming a file that is no longer available, :class:`ChecksumError`
     if one has changed, :class:`ResolveError` if two have a path with different bytes.
     """
+    by_name = {normalize_name(op.name): report for op, report in zip(ops, transfers, strict=True)}
+
+    def report_download(name: str, current: int, total: int) -> None:
+        if (report := by_name.get(normalize_name(name))) is not None:
+            report(current, total)
+
     uv = Uv(
         context.paths.cache / "uv",
         context.request.project,
         context.indexes or IndexSettings(),
         offline=context.request.offline,
+        report_download=report_download,
     )
     groups: dict[InstallScheme, list[int]] = {}
     for number, op in enumerate(ops):

@@ -1,17 +1,19 @@
 """Compile the bytecode of wheels with the image's interpreter into separate layers.
 
 A layer has only ``__pycache__`` directories, for one wheel's layer and one exact interpreter (two
-builds of the same version differ). The files are unchecked hash-based pycs (PEP 552): timestamps
-could not detect a changed source, because all files of a layer have the same time. Debian's
-packages compile the standard library when they are installed.
+builds of the same version differ). The files have the time and size of their source, which Python
+compares (PEP 552), so that it sees a source that is edited in a container. All wheels have the same
+time, so this does not tell versions apart: bytecode is used only over the very layer that it was
+compiled for, and if no later one has these files (:mod:`danlu.builder.embedded.bytecode_layers`).
+Debian's packages compile the standard library when they are installed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from functools import partial
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from danlu.builder.embedded.bytecode_layers import (
@@ -20,15 +22,16 @@ from danlu.builder.embedded.bytecode_layers import (
     find_bytecode_layers,
 )
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import set_owner
-from danlu.environment.image_layout import CONDA_PREFIX, VENV
+from danlu.builder.embedded.ops.staged_tree import copy_parents
 from danlu.errors import StepFailed
-from danlu.graph.ops import WHEEL_TIME, Bytecode, InstallScheme
+from danlu.graph.ops import WHEEL_TIME, InstallScheme
+from danlu.oci.digest import DiffId
 from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.store import Layer, Store
 
-_NORMALISE = NormalizeOptions(mtime=WHEEL_TIME, uid=0, gid=0)
+_NORMALISE = NormalizeOptions(mtime=WHEEL_TIME)
 _WORK = "/run/danlu/bytecode"
 
 # Runs in the image, with any Python from 3.7. Two processes take the files one by one, the largest
@@ -36,7 +39,7 @@ _WORK = "/run/danlu/bytecode"
 _DRIVER = """\
 import os, py_compile, sys, warnings
 warnings.simplefilter("ignore")
-mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+mode = py_compile.PycInvalidationMode.TIMESTAMP
 with open(sys.argv[1], "rb") as file:
     paths = [os.fsdecode(path) for path in file.read().split(b"\\0") if path]
 def work():
@@ -75,8 +78,8 @@ async def compile_layers(
     interpreter: ImageInterpreter,
     scheme: InstallScheme,
     context: OpContext,
-) -> list[Layer]:
-    """Compile those of ``layers`` (wheels) that have no bytecode yet; return the layers for all.
+) -> dict[DiffId, Layer]:
+    """Compile those of ``layers`` (wheels) that have no bytecode yet; return what all have.
 
     ``context.below`` is the whole image, in which the interpreter runs without a network.
     """
@@ -93,25 +96,6 @@ async def compile_layers(
             await _compile_sources(list(names), interpreter, context, work)
         await context.run_sync(_commit_all, sources, interpreter, context, work)
     return find_bytecode_layers(context.store, layers, interpreter.key)
-
-
-async def execute(op: Bytecode, context: OpContext) -> list[Layer]:
-    """Return one layer with the bytecode of everything below ``op.roots``."""
-    names = dict.fromkeys(
-        name
-        for layer in context.below
-        for root in op.roots
-        for name in _find_sources(layer.tree, root.strip("/"))
-    )
-    interpreter = ImageInterpreter(op.interpreter, "")
-    with context.store.staging() as work:
-        await _compile_sources(list(names), interpreter, context, work)
-        tree = work / "tree"
-        await context.run_sync(
-            partial(_collect_bytecode, list(names), work / "upper", tree, move=True)
-        )
-        layer = await context.run_sync(commit_bytecode, tree, "python -m compileall", context.store)
-        return [layer] if layer is not None else []
 
 
 def _find_sources(tree: Path, root: str) -> list[str]:
@@ -168,7 +152,7 @@ def _commit_all(
     for number, (layer, names) in enumerate(sources.items()):
         tree = work / f"tree-{number}"
         _collect_bytecode(names, work / "upper", tree)
-        made = commit_bytecode(tree, f"bytecode of {layer.created_by}", context.store)
+        made = _commit_bytecode(tree, f"bytecode of {layer.created_by}", context.store)
         diff_ids = [layer.diff_id] + ([made.diff_id] if made else [])
         context.store.put_record(
             bytecode_record_key(layer, interpreter.key),
@@ -177,7 +161,7 @@ def _commit_all(
         )
 
 
-def _collect_bytecode(names: Sequence[str], upper: Path, tree: Path, *, move: bool = False) -> None:
+def _collect_bytecode(names: Sequence[str], upper: Path, tree: Path) -> None:
     """Collect the compiled files of ``names`` in a tree; a file of two wheels goes to both."""
     tree.mkdir()
     listed: dict[str, dict[str, list[str]]] = {}
@@ -188,11 +172,7 @@ def _collect_bytecode(names: Sequence[str], upper: Path, tree: Path, *, move: bo
         for compiled in listed[directory].get(file[:-3], ()):
             target = tree / directory / "__pycache__" / compiled
             target.parent.mkdir(parents=True, exist_ok=True)
-            source = upper / directory / "__pycache__" / compiled
-            if move:
-                os.rename(source, target)
-            else:
-                os.link(source, target)
+            os.link(upper / directory / "__pycache__" / compiled, target)
     for root, directories, files in os.walk(tree):
         for each in directories:
             os.chmod(os.path.join(root, each), 0o755)
@@ -211,22 +191,30 @@ def _group_by_source(cache: Path) -> dict[str, list[str]]:
     return found
 
 
-def commit_bytecode(
-    tree: Path, made_by: str, store: Store, *, owner: tuple[int, int] | None = None
-) -> Layer | None:
-    """Commit a tree as a layer of bytecode; return None if it is empty.
+def merge_bytecode(layers: Iterable[Layer], stack: Sequence[Layer], store: Store) -> Layer:
+    """Return one layer with the files of all: engines limit the layers of an image.
 
-    ``owner`` (uid, gid) gets everything but the directories of the root and of ``/opt``.
+    It lies over ``stack``, whose directories it leaves as they are.
     """
+    view = LayerView([layer.tree for layer in stack])
+    with store.staging() as work:
+        tree = work / "tree"
+        tree.mkdir()
+        for layer in layers:
+            for directory, _, files in os.walk(layer.tree):
+                parts = Path(directory).relative_to(layer.tree).parts
+                copy_parents(view, tree, parts)
+                for name in files:
+                    shutil.copy(os.path.join(directory, name), tree.joinpath(*parts))
+        merged = _commit_bytecode(tree, "bytecode of the Python packages", store)
+    assert merged is not None
+    return merged
+
+
+def _commit_bytecode(tree: Path, made_by: str, store: Store) -> Layer | None:
+    """Commit a tree as a layer of bytecode; return None if it is empty."""
     if not any(tree.iterdir()):
         return None
     tree.chmod(0o755)
-    normalise = _NORMALISE
-    if owner is not None:
-        normalise = NormalizeOptions(mtime=WHEEL_TIME)
-        for root in (VENV, CONDA_PREFIX):
-            place = tree / root.strip("/")
-            if place.exists():
-                set_owner(place, owner)
-    summary = write_layer(tree, None, normalise=normalise)
-    return store.commit_layer(tree, summary, created_by=made_by, normalise=normalise)
+    summary = write_layer(tree, None, normalise=_NORMALISE)
+    return store.commit_layer(tree, summary, created_by=made_by, normalise=_NORMALISE)

@@ -182,9 +182,7 @@ def _check_resources(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
         whole = _is_extended(name) or name.startswith("hugepages-")
         if name not in limits:
             if whole:
-                yield FieldError(
-                    f"{path}.resources.limits[{name}]", "is required, as it is requested"
-                )
+                yield FieldError(f"{path}.resources.limits[{name}]", "is required: it is requested")
         elif whole and request != limits[name]:
             yield FieldError(where, "must be equal to the limit")
         elif request > limits[name]:

@@ -80,6 +80,7 @@ def run(
     mount_host: bool | None = False,
     secrets: Sequence[str | Mapping[str, str]] | None = (),
     ssh: bool | None = False,
+    shell: Sequence[str] | None = (),
 ) -> None:
     """Run shell commands during the build. Each call is one bash script (`set -euo pipefail`)
     and one layer. Runs keep the order in which they are written, after all declarations.
@@ -92,6 +93,8 @@ def run(
             `/run/secrets/ID`. They never enter the image
         ssh: let the commands use the ssh agent that `danlu build --ssh default`
             forwards
+        shell: another program that gets the script as its last argument: `["/bin/sh",
+            "-c"]`
 
     Example:
         run(["make", "make install"], secrets=["token"])

@@ -7,7 +7,7 @@ import sys
 
 #: Selects the machine and engine on which commands run; see `danlu context`.
 CONTEXT_VARIABLE = "DANLU_CONTEXT"
-#: The context by which the user's machine knows this one, for commands that they are told to run.
+#: The context by which the user's machine knows this one, for commands in hints.
 CALLER_CONTEXT_VARIABLE = "DANLU_CALLER_CONTEXT"
 #: This machine, with danlu's own engine.
 LOCAL_CONTEXT = "local"

@@ -11,7 +11,7 @@ import pytest
 
 from danlu.commands.environments import docker_changes, docker_images
 from danlu.commands.remote.program_transfer import _send_files
-from danlu.commands.remote.project_sync import ProjectLink
+from danlu.commands.remote.project_sync import RemoteProject
 from danlu.commands.remote.remote_host import RemoteHost
 from danlu.commands.settings import load_settings
 from danlu.engine.docker.command import DockerCommand
@@ -55,8 +55,8 @@ def test_project_is_not_sent_for_ever(place: Path) -> None:
     project = place / "project"
     project.mkdir()
     paths = Paths.of({"DANLU_HOME": str(place / "home")})
-    link = ProjectLink(RemoteHost("ssh://box"), project, paths)
-    for transfer in (link.send_project, link.fetch_changes):
+    copy = RemoteProject(RemoteHost("ssh://box"), project, paths)
+    for transfer in (copy.send_changes, copy.fetch_changes):
         with pytest.raises(TemporaryError, match="ssh did nothing for"):
             transfer()
         wait_for(lambda: has_ended(place))

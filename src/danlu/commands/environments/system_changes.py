@@ -39,7 +39,7 @@ class SystemChanges:
         replaced: Those whose version is another than the image's: name, old and new version.
         local: Those that no archive of a rebuild has: name and version.
         selections: Those that dpkg holds now, or not any more: name and ``hold`` or ``install``.
-        has_own_rules: Whether dpkg was told by hand to divert files or to override attributes.
+        has_own_rules: Whether dpkg-divert or dpkg-statoverride was called by hand.
     """
 
     installed: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class LockFile:
 
     @property
     def content(self) -> Lock:
-        """The decoded lock; empty if there is no file."""
+        """The decoded lock; empty if the file does not exist."""
         from danlu.environment.lock import Lock
         from danlu.resolve.lockfile import read_lock
 

@@ -61,8 +61,9 @@ def got(answer: Answer) -> Any:
         ("int64", [1.7]), ("int64", [1.0]), ("int64", [2**63]), ("int64", [True]),
         ("int64", [None]), ("int64", ["1"]), ("float32", ["1.5"]), ("float32", [True, 1]),
         ("float32", [1e39]), ("float16", [70000]), ("float64", [2**53 + 1]), ("float64", [10**400]),
-        ("bool", [1]), ("bool", [2.0]), ("float32", [[1], [2, 3]]), ("float32", [[1], 2]),
-        ("float32", {"a": 1}), (None, [1, "a"]), (None, [None]), (None, [2**53 + 1, 0.5]),
+        ("bool", [1]), ("bool", [2.0]), ("str", [1]), ("object", [1]),
+        ("float32", [[1], [2, 3]]), ("float32", [[1], 2]), ("float32", {"a": 1}),
+        (None, [1, "a"]), (None, [None]), (None, [2**53 + 1, 0.5]),
         (None, [2**63, -1]), (None, ["a\0"]), (None, [[]] * 2 + [1]),
     ],
 )  # fmt: skip
@@ -367,6 +368,18 @@ def test_a_table_for_rows_without_names_is_in_the_order_of_the_first_record() ->
     assert got(post(app, V1, {"instances": records})) == records
 
 
+def test_booleans_are_numbers_for_columns_that_take_them() -> None:
+    app = serve(Shown(Annotated[np.ndarray, "float32"], {"a": None, "b": {"booleans": True}}))
+    expected = {"it": {"dtype": "float32", "shape": [2, 2], "values": [[1.0, 1.0], [2.0, 0.0]]}}
+    for columns, rows in ((["b", "a"], [[True, 1], [False, 2]]), (["a", "b"], [[1, 1], [2, 0]])):
+        for answer in send_table(app, columns, rows)[:6]:
+            assert read_answer(answer) == expected, answer
+    booleans = tensor("b", "BOOL", [2], [True, False])
+    answer = post(app, INFER, {"inputs": [booleans, tensor("a", "INT64", [2, 1], [1, 2])]})
+    assert read_answer(answer) == expected
+    assert post(app, INVOKE, {"x": [{"a": True, "b": True}]}).status == 400
+
+
 def test_arrays_by_name_reach_a_predictor_of_such() -> None:
     columns = {"a": {"dtype": "float32", "shape": [None, 2]}, "b": {"dtype": "int64"}}
 
@@ -464,11 +477,13 @@ def test_csv_and_arrays_in_and_out() -> None:
         ("text/csv", "b,a\r\n2,1.5\r\n", [[1.5, 2]]),
         ("text/csv; header=absent", 'x,"y, z"\n', [["x", "y, z"]]),
         ("text/csv; charset=utf-8; header=present", "a,b\n1,1_0\n", [[1, "1_0"]]),
+        ("text/csv", "a,b\ntrue,007\n,-1\n", [[True, 7], [None, -1]]),
     ):
         assert got(post(app, INVOKE, text.encode(), content_type=kind)) == expected
     for kind, body, status in (
         ("text/csv", b"x,y\n1,2\n", 400), ("text/csv", b"1,2\n3\n", 400),
-        ("text/csv", b"\xff", 400), ("text/csv; header=maybe", b"1,2", 415),
+        ("text/csv", b"\xff", 400), ("text/csv", b"1e999,1", 400), ("text/csv", b"9" * 5000, 400),
+        ("text/csv; header=maybe", b"1,2", 415),
         ("application/x-npy", b"junk", 400), ("text/plain", b"1", 415),
         ("application/json; format=pandas-split", b"[]", 415),
         ("application/json; charset=latin-1", b"[]", 415),

@@ -154,13 +154,15 @@ def build_pod(pod: Mapping[str, Any], submission: Submission, context: PodContex
     source = EnvSource(pod, submission.objects, address=context.address, node=node)
     builder = _ContainerBuilder(submission, context, source, spec.get("securityContext") or {})
     containers = spec["containers"]
+    # The API server turns a negative one into 1.
+    grace = spec.get("terminationGracePeriodSeconds")
     named = (container for container in containers if container.get("name") == context.main)
     main = next(named, containers[0])
     return PodContainers(
         tuple(builder.build(container) for container in spec.get("initContainers") or ()),
         builder.build(main, context.main_environment, context.main_defaults),
         tuple(builder.build(container) for container in containers if container is not main),
-        spec.get("terminationGracePeriodSeconds"),
+        None if grace is None else grace if grace >= 0 else 1.0,
     )
 
 

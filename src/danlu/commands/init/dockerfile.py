@@ -32,7 +32,12 @@ from danlu.commands.init.dockerfile_stages import (
     VariableScope,
 )
 from danlu.commands.init.draft import PLACEHOLDERS, BuildFileDraft, DraftCall, DraftName
-from danlu.commands.init.shell_commands import InstalledPackages, is_portable, read_script
+from danlu.commands.init.shell_commands import (
+    InstalledPackages,
+    is_portable,
+    read_script,
+    split_list,
+)
 from danlu.errors import UsageError
 from danlu.lang.functions import FUNCTIONS, NAMESPACES
 
@@ -181,11 +186,10 @@ class _StageTranslator:
             draft.extra_path = path.removesuffix(BASE_PATH).rstrip(":").split(":")
         if self._entrypoint:
             draft.calls.append(DraftCall("config.entrypoint", (self._entrypoint,)))
-        if "WORKDIR" in self._last:
-            for item in (*self._new_directories.values(), self._last["WORKDIR"]):
-                self._dockerfile.skip(item, "commands start in the project, at /workspace")
-        if "USER" in self._last:
-            self._dockerfile.skip(self._last["USER"], "use config.owner(uid, gid)")
+        last = self._last if draft is self._conversion.main else {}
+        for item in (*self._new_directories.values(), *last.values()):
+            reason = "commands start in the project, at /workspace"
+            self._dockerfile.skip(item, "use config.owner()" if item.name == "USER" else reason)
         draft.steps = [
             self._render_run(step) if isinstance(step, _KeptRun) else step for step in self._steps
         ]
@@ -244,6 +248,8 @@ class _StageTranslator:
     # -- RUN
 
     def _translate_run(self, item: DockerfileInstruction) -> None:
+        if not item.args:
+            raise self._dockerfile.make_error(item, "RUN requires at least one argument")
         text = _make_script(item)
         mounts, keywords, problem = _read_run_flags(item.flags)
         if problem:
@@ -351,12 +357,12 @@ class _StageTranslator:
         lines.append(f"{make}cd {shlex.quote(run.directory)}")
         if run.needs_lists:
             lines.append("apt-get update")  # a layer does not contain what an earlier one fetched
-        text = run.text.strip("\n") if run.shell else run.text
-        if not run.shell or (run.shell == _SHELL and is_portable(text)):
-            commands = re.split(r"\s*&&\s*", text.strip()) if run.shell else [text]
-            return DraftCall("run", keywords=(("commands", [*lines, *commands]), *run.keywords))
-        shell = (("shell", run.shell), *run.keywords)
-        return DraftCall("run", keywords=(("commands", [*lines, text]), *shell))
+        keywords = run.keywords
+        parts = split_list(run.text)
+        if run.shell and not (run.shell == _SHELL and is_portable(run.text)):
+            parts = [*(f"{part} &&" for part in parts[:-1]), parts[-1].rstrip("\n")]
+            keywords = (("shell", run.shell), *keywords)
+        return DraftCall("run", keywords=(("commands", [*lines, *parts]), *keywords))
 
     # -- COPY and ADD
 

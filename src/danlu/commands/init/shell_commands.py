@@ -26,6 +26,7 @@ _BASH_WORDS = re.compile(
     r"|echo|printf|test|read|trap|exec|exit|return|if|for|while|until|case|then|do|else|fi|done"
     r"|esac|coproc|enable|history|wait|eval|unset|export|readonly|set|\.)(?=[\s;]|$)"
 )
+_LIST_PART = re.compile(r"""(?:[^'"\\&]|\\.|'[^']*'|"(?:[^"\\]|\\.)*"|(?<!&)&(?!&))+""")
 _ASSIGNMENT = re.compile(r"^\w+\+?=")
 
 _APT_FLAGS = {"-y", "--yes", "--assume-yes", "-q", "-qq", "-yq", "-yqq", "-qy", "-qqy"}
@@ -87,6 +88,14 @@ def split_commands(
     if end < len(script) or not commands[-1]:
         return None
     return commands
+
+
+def split_list(script: str) -> list[str]:
+    """Split a script at ``&&``, unless quotes may be nested or newlines matter."""
+    parts = _LIST_PART.findall(script)
+    if "&&".join(parts) != script or re.search(r"[#`\n]|<<|\$\(", script):
+        return [script]
+    return [part.strip() for part in parts]
 
 
 def is_portable(script: str) -> bool:

@@ -45,19 +45,13 @@ _PIP_VALUE_FLAGS = {"--timeout", "--default-timeout", "--retries", "--progress-b
 class InstalledPackages:
     """What the commands of a script install, in order.
 
-    ``recommends`` says that apt would also install what the packages recommend; ``is_cleanup`` that
-    the script only prepares or cleans up installations.
+    ``recommends`` says that apt would also install what the packages recommend.
     """
 
     system: list[str] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
     requirements: list[str] = field(default_factory=list)
     recommends: bool = False
-
-    @property
-    def is_cleanup(self) -> bool:
-        """Whether nothing is installed."""
-        return not (self.system or self.packages or self.requirements)
 
 
 def split_commands(

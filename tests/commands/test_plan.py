@@ -146,6 +146,17 @@ def test_plan_has_the_settings_that_restricted_the_packages(
     ]
 
 
+@pytest.mark.parametrize("argument", ['constraints=["urllib3<2"]', 'torch_backend="cpu"'])
+def test_an_argument_that_decides_versions_makes_the_lock_stale(
+    tmp_path: Path, settings: Settings, argument: str
+) -> None:
+    write_lock(project(tmp_path), package("numpy"))
+    text = FILE.replace("install.python_packages(", f"install.python_packages({argument}, name=")
+    assert text != FILE
+    plan = plan_build(project(tmp_path, text), settings=settings)
+    assert (plan.lock, plan.stale) == ("stale", "Python packages")
+
+
 def test_changed_line_makes_the_lock_stale(tmp_path: Path, settings: Settings) -> None:
     write_lock(project(tmp_path), package("numpy"))
     changed = project(tmp_path, FILE.replace('"einops"', '"rich"'))

@@ -256,6 +256,12 @@ def test_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None:
     echo '# changed by hand' >>/opt/venv/lib/python3.11/site-packages/idna/core.py
     rm /opt/venv/lib/python3.11/site-packages/requests/help.py
     setcap cap_kill+ep /usr/bin/tree
+    apt-mark hold tree >/dev/null
+    rm /usr/share/doc/tree/copyright
+    groupmod -n renamed games
+    usermod -l newman man
+    echo x >'/opt/new
+line'
     """
     make_changes(danlu, project, f"{script}\n{packages}")
     check_rebuild(danlu, project)

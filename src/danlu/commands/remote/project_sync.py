@@ -26,7 +26,7 @@ class RemoteProject(ProjectCopy):
     """
 
     def __init__(self, host: RemoteHost, project: Path, paths: Paths) -> None:
-        if project in (Path.home(), Path(project.anchor)):
+        if not is_project_directory(project):
             raise UsageError(
                 f"{project} is not a project: all of it would be copied to {host.name}",
                 hint="change to a project's directory",
@@ -43,6 +43,11 @@ class RemoteProject(ProjectCopy):
             paths.state / "remote" / f"{key}-{name}.json",
             CopyPlace(directory, f"{place}.stage", volume_file=f"{place}.volume"),
         )
+
+
+def is_project_directory(directory: Path) -> bool:
+    """Return whether a directory may be a project: not the home directory, nor the root."""
+    return directory not in (Path.home(), Path(directory.anchor))
 
 
 def open_remote_project(host: RemoteHost, project: Path, paths: Paths) -> RemoteProject | None:

@@ -13,13 +13,18 @@ from danlu.commands.remote.connection import connect_host
 from danlu.commands.remote.contexts import Context
 from danlu.commands.remote.environment_link import EnvironmentLink
 from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
-from danlu.commands.remote.project_sync import open_remote_project
+from danlu.commands.remote.project_sync import is_project_directory, open_remote_project
 from danlu.commands.remote.remote_host import RUNNING_DIRECTORY, SSH_FAILED
 from danlu.commands.settings import Settings
 from danlu.engine.container_scripts import render_exports
 from danlu.errors import OutsideError
 from danlu.project_sync.local_files import LOCK_FILE
-from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT, PASSED_PREFIX
+from danlu.util.danlu_program import (
+    CALLER_CONTEXT_VARIABLE,
+    CONTEXT_VARIABLE,
+    LOCAL_CONTEXT,
+    PASSED_PREFIX,
+)
 
 _MODULE = "danlu.cli"
 #: Commands for which the project is copied first.
@@ -66,7 +71,13 @@ class RemoteCommand:
         self._variables = variables
         self._project = project
         self._cache = settings.paths.cache
-        self._copy = open_remote_project(self._host, project, settings.paths)
+        self._context = context[0]
+        # Other commands may also be given outside a project.
+        self._copy = (
+            open_remote_project(self._host, project, settings.paths)
+            if name in _PROJECT_COMMANDS or is_project_directory(project)
+            else None
+        )
         self._environments = EnvironmentLink(context[0], self._host, settings)
 
     def prepare(self) -> None:
@@ -134,29 +145,39 @@ class RemoteCommand:
 
     def _prepare_script(self, arguments: Sequence[str]) -> str:
         """Return the script that runs the command; send the variables that it reads."""
-        directory = shlex.quote(str(self._project)) if self._copy is None else self._copy.directory
-        # Without a copy, only commands run that need none.
+        if self._copy is not None:
+            directory = self._copy.directory
+        elif self._host.shares(self._project):
+            directory = shlex.quote(str(self._project))
+        else:
+            directory = '"$HOME"'
+        # Commands that need no project run without a copy, too.
         enter = f"cd {directory} 2>/dev/null || cd || exit 3"
         if self._name in _PROJECT_COMMANDS:
             enter = f"cd {directory} || exit 3"
         if self._variables:
             # Not in command lines, which everybody can read: values may be secret.
             passed = {PASSED_PREFIX + name: value for name, value in self._variables.items()}
-            directory = f'"$HOME/{RUNNING_DIRECTORY}"'
-            file = f"{directory}/{secrets.token_hex(8)}.env"
-            write = f"umask 077; mkdir -p {directory} && cat >{file}"
+            place = f'"$HOME/{RUNNING_DIRECTORY}"'
+            file = f"{place}/{secrets.token_hex(8)}.env"
+            write = f"umask 077; mkdir -p {place} && cat >{file}"
             self._host.run(write, input=os.fsencode(render_exports(passed)))
             enter += f"; . {file}; rm -f {file}"
-        exports = render_exports(
-            {CONTEXT_VARIABLE: LOCAL_CONTEXT, "TERM": os.environ.get("TERM", "")}
-        )
+        variables = {
+            CONTEXT_VARIABLE: LOCAL_CONTEXT,
+            CALLER_CONTEXT_VARIABLE: self._context,
+            "TERM": os.environ.get("TERM", ""),
+        }
         program = program_script(_MODULE, *map(shlex.quote, arguments))
-        return f"{enter}\n{exports}{program}"
+        return f"{enter}\n{render_exports(variables)}{program}"
 
 
 def runs_remotely(command: str) -> bool:
-    """Return whether a command runs on the context's machine; the others use files of this one."""
-    return command == "doctor" or needs_linux(command)
+    """Return whether a command runs on the context's machine.
+
+    The others use files of this one, or ask that machine (``ps``).
+    """
+    return command == "doctor" or (needs_linux(command) and command != "ps")
 
 
 def needs_linux(command: str) -> bool:

@@ -74,7 +74,7 @@ class RemoteHost:
         self._address = address or parse_ssh_url(url)
         self._options = tuple(options)
         self._mounts = tuple(mounts)
-        self._check = check or f"ssh {self._address.host} true"
+        self._check = check or f"{self._address.command} true"
         self._program = shutil.which("ssh")
 
     @property

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from danlu.environment.image_layout import EXTRA_SOURCES, HOME, PROJECT
-from danlu.environment.lock import LockedImage, LockSection, SectionResolver
+from danlu.environment.lock import LockedImage
+from danlu.environment.lock_section import LockSection, SectionResolver
 from danlu.environment.types import Environment, GraphContext, ImageOwner, Step
 from danlu.errors import DanluError, ResolveError
 from danlu.graph.ops import (

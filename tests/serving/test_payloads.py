@@ -160,7 +160,8 @@ def test_base64_and_its_form_for_addresses_are_read(text: str, length: int) -> N
     app = serve(Length())
     assert post(app, INVOKE, {"x": text}).json == length
     for instance in (text, {"b64": text}, {"x": text}, {"x": {"b64": text}}):
-        assert post(app, V1, {"instances": [instance] * 2}).json == {"predictions": [length] * 2}
+        answer = post(app, V1, {"instances": [instance, {"b64": "aGk="}]})
+        assert answer.json == {"predictions": [length, 2]}
 
 
 @pytest.mark.parametrize(

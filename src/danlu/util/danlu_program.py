@@ -7,6 +7,8 @@ import sys
 
 #: Selects the machine and engine on which commands run; see `danlu context`.
 CONTEXT_VARIABLE = "DANLU_CONTEXT"
+#: The context by which the user's machine knows this one, for commands in hints.
+CALLER_CONTEXT_VARIABLE = "DANLU_CALLER_CONTEXT"
 #: This machine, with danlu's own engine.
 LOCAL_CONTEXT = "local"
 #: What selects danlu's directories; graphical programs do not have the variables of a shell.

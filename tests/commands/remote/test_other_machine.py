@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -75,6 +76,18 @@ def test_a_changed_file_is_synchronized_before_the_next_command(
     (project / "train.py").write_text("second\n")
     result = danlu("exec", "cat", "/workspace/train.py", cwd=project)
     assert result.stdout == "second\n"
+
+
+def test_commands_without_a_project_work_in_the_home_directory(
+    danlu: Danlu, machine: OtherMachine, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(machine.here))
+    (row,) = json.loads(danlu("ps", "--format", "json", cwd=machine.here).stdout)
+    assert (row["name"], row["context"]) == ("digits", CONTEXT)
+    danlu("jobs", "ls", cwd=machine.here)
+    refused = danlu("run", "--", "true", cwd=machine.here, check=False)
+    assert refused.returncode == 125
+    assert "is not a project" in refused.stderr
 
 
 def test_exit_codes_and_streams_pass(danlu: Danlu, project: Path) -> None:

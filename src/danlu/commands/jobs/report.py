@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -15,6 +16,7 @@ from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.errors import JobFailed
 from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand, killed_sentence
 from danlu.training.types import ConditionType, FirstFailure, ReplicaId
+from danlu.util.danlu_program import CALLER_CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
 
@@ -206,8 +208,13 @@ def job_error(summary: JobSummary) -> JobFailed:
 
 
 def format_on_option(where: str) -> str:
-    """Return the ``--on`` option for commands about a job of that target."""
-    return "" if where in ("", "local") else f" --on {where}"
+    """Return the ``--on`` option for commands about a job of that target.
+
+    A job of this machine may have been started from another one, where the user is.
+    """
+    is_local = where in ("", LOCAL_CONTEXT)
+    name = os.environ.get(CALLER_CONTEXT_VARIABLE, "") if is_local else where
+    return f" --on {name}" if name else ""
 
 
 def format_shell_line(command: ReplicaCommand, *, project: str = "") -> str:

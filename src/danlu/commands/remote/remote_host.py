@@ -9,15 +9,17 @@ import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
 from danlu.errors import DanluError, MachineError, OutsideError
-from danlu.util.process_activity import run_program
+from danlu.util.process_activity import finish_program, run_program
 from danlu.util.sanitize import escape_unprintable
 
 #: ssh's exit code for its own failures.
@@ -35,6 +37,7 @@ _SHARED_ONLY = ("-o", "ProxyCommand=false", "-o", "BatchMode=yes")
 #: Directory of the process groups of running scripts, in the home directory there.
 _GROUPS = ".cache/danlu/running"
 _INTERRUPT_TIMEOUT = 10
+_MAX_ERRORS = 1 << 20
 
 
 class RemoteHost:
@@ -58,7 +61,7 @@ class RemoteHost:
         self._address = address or parse_ssh_url(url)
         self._options = tuple(options)
         self._mounts = tuple(mounts)
-        self._check = check or f"ssh {self._address.host} true"
+        self._check = check or f"{self._address.command} true"
         self._program = shutil.which("ssh")
 
     @property
@@ -94,6 +97,35 @@ class RemoteHost:
         if done.returncode == SSH_FAILED:
             raise self.unreachable_error(done.stderr)
         return done
+
+    def pipe_script(
+        self, script: str, *args: str, source: BinaryIO, target: BinaryIO, limit: int
+    ) -> None:
+        """See :class:`~danlu.project_sync.types.ScriptRunner`; both must be files of the disk."""
+        words = shlex.join(("set", "--", *args))
+        command = self.command(f"cd || exit 1\n{words}\n{script}")
+        with tempfile.TemporaryFile() as errors:
+
+            def read_progress() -> tuple[int, int]:
+                # Which process reads and writes them, ssh decides.
+                if os.fstat(errors.fileno()).st_size > _MAX_ERRORS:
+                    raise OutsideError(f"{self.name} prints too many errors")
+                printed = os.fstat(target.fileno()).st_size
+                if printed > limit:
+                    raise OutsideError(f"{self.name} sends more than was asked for")
+                return printed, os.lseek(source.fileno(), 0, os.SEEK_CUR)
+
+            process = subprocess.Popen(command, stdin=source, stdout=target, stderr=errors)
+            finish_program(process, read_progress=read_progress)
+            read_progress()
+            errors.seek(0)
+            printed = errors.read()
+        if process.returncode == SSH_FAILED:
+            raise self.unreachable_error(printed)
+        if process.returncode:
+            lines = printed.decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else f"exit code {process.returncode}"
+            raise OutsideError(f"a script failed on {self.name}: {escape_unprintable(reason)}")
 
     def run_in_terminal(self, script: str) -> int:
         """Run a shell script there in our terminal, and return its exit code."""
@@ -170,18 +202,6 @@ def _raise_on_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
         if arrived and handlers[signal.Signals(arrived[0])] is signal.SIG_DFL:
             os.kill(os.getpid(), arrived[0])
-
-
-def raise_interrupt(error: BaseException) -> None:
-    """Raise :class:`KeyboardInterrupt` if ``error`` happened while one was handled.
-
-    Ctrl-C also ends ssh, so closing an archive on the way out fails with a broken pipe.
-    """
-    cause = error.__context__
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
-        cause = cause.__context__
 
 
 def control_directory() -> Path:

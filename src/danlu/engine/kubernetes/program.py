@@ -7,11 +7,14 @@ import re
 import shlex
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import anyio
+from anyio import from_thread, to_thread
 
 from danlu.engine.container_scripts import FIND_SCRIPT, KILL_SCRIPT, LOGIN_SCRIPT
 from danlu.engine.kubernetes.pod import EnvironmentPod
@@ -24,6 +27,8 @@ from danlu.kube.errors import ConnectionLost
 from danlu.kube.pod_streams import Channel, PodExec, open_pod_exec
 from danlu.sandbox.runtime import FAILED_TO_START
 from danlu.util.sanitize import escape_unprintable
+
+T = TypeVar("T")
 
 _KILL_TIMEOUT = 10.0
 _KILLED_CODE = 128 + signal.SIGKILL
@@ -89,6 +94,30 @@ async def pipe_script(
         lines = errors.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit code {program.exit_code}"
         raise OutsideError(f"a program in pod {pod.name} failed: {escape_unprintable(reason)}")
+
+
+class PodShell:
+    """Runs the scripts of a project's copy in a pod, from threads of the event loop."""
+
+    def __init__(self, pod: EnvironmentPod) -> None:
+        self._pod = pod
+        self.name = f"pod {pod.name}"
+
+    def pipe_script(
+        self, script: str, *args: str, source: BinaryIO, target: BinaryIO, limit: int
+    ) -> None:
+        """See :class:`~danlu.project_sync.types.ScriptRunner`."""
+        run = partial(pipe_script, source=source, target=target, limit=limit)
+        from_thread.run(partial(run, self._pod, script, *args))
+
+
+async def run_in_thread(function: Callable[[], T]) -> T:
+    """Run a function in a thread, in which :class:`PodShell` works."""
+    try:
+        return await to_thread.run_sync(function)
+    except CancelledError:  # of a program that the thread waited for
+        await anyio.lowlevel.checkpoint()
+        raise
 
 
 async def _send_file(program: PodExec, source: BinaryIO) -> None:

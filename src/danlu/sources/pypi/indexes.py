@@ -80,6 +80,20 @@ class IndexSettings(msgspec.Struct, frozen=True):
     named: tuple[NamedIndex, ...] = ()
 
 
+#: The packages that PyTorch's own indexes have in a build for each backend.
+TORCH_PACKAGES = frozenset(
+    {
+        *("torch", "torchvision", "torchaudio", "torchao", "torchcodec", "torchdata", "torchrec"),
+        *("torchtext", "fbgemm-gpu"),
+    }
+)
+
+
+def torch_index(backend: str) -> NamedIndex:
+    """Return PyTorch's index for ``cpu``, a CUDA (``cu126``), ROCm (``rocm6.4``) or ``xpu``."""
+    return NamedIndex(f"pytorch-{backend}", f"https://download.pytorch.org/whl/{backend}")
+
+
 def read_index_settings(
     pip_index: PipIndex | None,
     declared: Iterable[PythonPackages],
@@ -104,6 +118,8 @@ def read_index_settings(
     first: list[str] = []
     named: dict[str, NamedIndex] = {}
     for packages in declared:
+        if packages.torch_backend:
+            _add_index(torch_index(packages.torch_backend), named)
         for index, is_declared in _list_uv_indexes(packages, project):
             if index.name:
                 _add_index(NamedIndex(index.name, index.url), named)

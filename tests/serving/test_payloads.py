@@ -224,7 +224,7 @@ class P:
     program = write_program(tmp_path, code)
     reports = []
     for action in ("record", "replay"):
-        command = [sys.executable, program, action, tmp_path]
+        command = [sys.executable, str(program), action, str(tmp_path)]
         subprocess.run(command, check=True, timeout=60)
         report = json.loads((tmp_path / "report.json").read_text())
         reports.append((report["inputs"], report["outputs"]))

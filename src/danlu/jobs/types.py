@@ -112,6 +112,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
         gpus: Indexes of the GPUs assigned to it.
         gpu_utilization: Mean share of time in which these computed, 0 to 1; None if unknown, and
             ``gpu_memory`` the bytes in use on them.
+        message: Why a replica failed, if its program did not say it: it could not be started.
         waits: What a replica that is not running waits for; on a cluster it begins with the reason
             of Kubernetes, verbatim.
     """
@@ -122,6 +123,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     restarts: int = 0
     exit_code: int | None = None
     reason: str = ""
+    message: str = ""
     cpu: float | None = None
     memory: int | None = None
     gpus: tuple[int, ...] = ()

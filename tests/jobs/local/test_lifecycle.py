@@ -126,6 +126,16 @@ async def test_successful_hook_and_probe_change_nothing(jobs: LocalJobs, work: P
     assert (view.state, view.warnings) == ("Succeeded", ())
 
 
+async def test_program_that_does_not_exist_gives_the_reason_at_every_restart(
+    jobs: LocalJobs, work: Path
+) -> None:
+    missing = spec("", policy=RestartPolicy.ON_FAILURE, command=["no-such-program"])
+    await jobs.submit(submission(work, missing))
+    view = await wait_for_view(jobs, lambda view: view.replicas[0].restarts > 0)
+    assert view.replicas[0].message == "program no-such-program not found"
+    await jobs.stop("job")
+
+
 # -- fields that are not read ----------------------------------------------------------------------
 
 

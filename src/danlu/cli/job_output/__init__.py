@@ -144,13 +144,15 @@ class PlainJobRenderer(QuietJobRenderer):
 
 
 def _describe_replica(replica: ReplicaView) -> str:
-    """Return ``running``, ``failed (exit code 1)``, ``pending: …`` or ``running (restart 2)``."""
+    """Return ``running (restart 2)``, ``failed (exit code 1, restart 2)`` or ``pending: …``."""
     state = replica.state.lower()
     if replica.waits:
         return f"{state}: {replica.waits}"
+    details = [f"restart {replica.restarts}"] if replica.restarts else []
     if replica.state == "Failed":
-        return f"{state} ({describe_exit(replica.exit_code, replica.reason)})"
-    return f"{state} (restart {replica.restarts})" if replica.restarts else state
+        why = describe_exit(replica.exit_code, replica.reason, replica.message)
+        details.insert(0, why)
+    return f"{state} ({', '.join(details)})" if details else state
 
 
 # -- lines -----------------------------------------------------------------------------------------

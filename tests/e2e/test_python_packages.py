@@ -166,6 +166,40 @@ def test_build_requirements_are_locked_and_nothing_else_is_built_with(
     assert lock.read_text() == text
 
 
+@pytest.mark.slow
+def test_build_settings_of_this_machine_reach_every_build(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata is that of what is installed: one build must not differ from the other."""
+    version = '[tool.setuptools.dynamic]\nversion = { attr = "six.__version__" }\n'
+    text = SETUPTOOLS.replace("setuptools<80", "setuptools").replace(
+        'version = "1.0"', 'dynamic = ["version"]'
+    )
+    write_package(project.directory / "lib", text + version)
+    (project.directory / "lib/setup.py").write_text(
+        "import setuptools, six\nassert int(setuptools.__version__.split('.')[0]) < 70\n"
+        "setuptools.setup()\n"
+    )
+    (project.directory / "limits.txt").write_text("setuptools<70\n")
+    (project.directory / "uv.toml").write_text(
+        'build-constraint-dependencies = ["six==1.16.0"]\n'
+        '[extra-build-dependencies]\nmine = ["six"]\n'
+    )
+    monkeypatch.setenv("PIP_BUILD_CONSTRAINT", str(project.directory / "limits.txt"))
+    project.write('install.python_packages(["./lib"])')
+    code = "import importlib.metadata as m; print(m.version('mine'))"
+    assert project.run("python", "-c", code) == "1.16.0"
+    (mine,) = (item for item in read_lock_table(project)["packages"] if item["name"] == "mine")
+    assert mine["version"] == "1.16.0"
+    # Another limit is applied although the package did not change.
+    (project.directory / "uv.toml").write_text(
+        'build-constraint-dependencies = ["six==1.15.0"]\n'
+        '[extra-build-dependencies]\nmine = ["six"]\n'
+    )
+    project.write('install.python_packages(["./lib", "iniconfig"])')
+    assert project.run("python", "-c", code) == "1.15.0"
+
+
 @pytest.mark.parametrize(
     ("requires", "message"),
     [

@@ -29,14 +29,19 @@ WORK = "/run/danlu/build"
 #: Larger wheels are refused.
 _MAX_WHEEL_SIZE = 8 << 30
 
-#: Start of a shell script; sets ``$python`` to the image's interpreter.
-_FIND_PYTHON = f"""\
+#: Start of a shell script; makes a virtual environment with the image's interpreter and exactly
+#: the locked wheels, which may be more than ``build-system.requires``.
+_PREPARE = f"""\
 for python in {CONDA_PREFIX}/bin/python{{version}} \\
     {STANDALONE_PYTHON}/bin/python{{version}} python{{version}} \\
     /usr/local/bin/python3 /usr/bin/python3 python3 python; do
     command -v "$python" >/dev/null && break
 done
 python=$(command -v "$python")
+{UV_INSIDE} venv -q --python "$python" /tmp/build || exit
+{UV_INSIDE} pip install -q --no-deps --no-index --find-links {BUILD_WHEELS} \\
+    --python /tmp/build/bin/python -r {WORK}/pins.txt || exit
+export PATH=/tmp/build/bin:$PATH
 """
 
 
@@ -75,8 +80,11 @@ async def run_wheel_build(
 ) -> None:
     """Run a shell script with ``work/build`` at :data:`WORK`, and wheels to build with.
 
-    ``$python`` is the image's interpreter there. Raises :class:`StepFailed` with the last lines.
+    ``python`` is the image's interpreter there, with these wheels. Raises :class:`StepFailed` with
+    the last lines.
     """
+    pins = "".join(f"{wheel.name}=={wheel.version}\n" for wheel in op.requires)
+    (work / "build/pins.txt").write_text(pins)
     environment = {
         "PATH": SYSTEM_PATH,
         **dict(context.inputs[0].inherited.environment),
@@ -92,7 +100,7 @@ async def run_wheel_build(
         "UV_OFFLINE": "1",
         **variables,
     }
-    text = _FIND_PYTHON.replace("{version}", op.scheme.version) + script
+    text = _PREPARE.replace("{version}", op.scheme.version) + script
     process = ProcessSpec(("/bin/sh", "-c", text), environment, "/", BUILDER_UID, BUILDER_UID)
     places = [
         Mount(WORK, work / "build"),

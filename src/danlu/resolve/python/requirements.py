@@ -471,7 +471,7 @@ def _refuse_unread_settings(project: UvProject) -> None:
 
 #: uv's settings that decide which versions are chosen.
 _RESOLVER_SETTINGS = frozenset(
-    name for setting in iter_settings({"resolving"}) for name in setting.uv
+    name for setting in iter_settings({"resolving", "building"}) for name in setting.uv
 ) | {"find-links", "index-url", "extra-index-url", "no-index", "index-strategy"}
 
 

@@ -53,6 +53,7 @@ from danlu.sources.pypi.indexes import (
     find_unset_variables,
     index_state,
     local_page_times,
+    may_skip_denied_index,
     searches_all_indexes,
     uv_environment,
 )
@@ -68,7 +69,7 @@ from danlu.sources.pypi.uv_compile import (
     upgrade_options,
     write_index_pins,
 )
-from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra
+from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra, uv_error
 from danlu.util.disk_cache import read_cache, write_cache
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import mask_credentials
@@ -172,6 +173,7 @@ async def resolve_python(
         task = ResolveTask(request, wanted, kept, renew, Path(name))
         try:
             digests = await _verify_files(request, wanted)
+            await _check_access(task)
             packages = await (
                 _resolve_with_lock_file(task)
                 if uses_lock_file
@@ -190,6 +192,16 @@ async def resolve_python(
                 error.hint = f"set the variable {variable}, which the URL of an index contains"
                 error.span = error.span or where
             raise
+
+
+async def _check_access(task: ResolveTask) -> None:
+    """Raise :class:`AccessDenied` if an index denies access that uv would pass over."""
+    request = task.request
+    if request.offline or not may_skip_denied_index(request.indexes, request.project):
+        return
+    uv = _make_uv(task, _MissingExtras(task.wanted))
+    if denied := await uv.find_denied_access():
+        raise uv_error(denied, doing="resolving Python packages")
 
 
 async def _resolve_with_lock_file(task: ResolveTask) -> tuple[LockedPackage, ...]:

@@ -362,13 +362,12 @@ def _write_restrictions(task: ResolveTask, work: Path) -> list[str]:
     """
     options = []
     for number, file in enumerate(task.request.restrictions.files):
-        if file.decision != "resolving":
-            continue
+        option = "--build-constraints" if file.decision == "building" else file.option
         place = file.place
         if "://" not in place:
-            place = f"{file.option.removeprefix('--')}-{number}.txt"
+            place = f"{option.removeprefix('--')}-{number}.txt"
             (work / place).write_text("".join(f"{line}\n" for line in file.lines))
-        options += [file.option, place]
+        options += [option, place]
     return options
 
 

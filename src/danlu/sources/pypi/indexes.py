@@ -458,6 +458,23 @@ def searches_all_indexes(
     return str(strategy).startswith("unsafe-")
 
 
+def may_skip_denied_index(indexes: IndexSettings, project: Path) -> bool:
+    """Return whether uv could take a package from elsewhere if a configured server denies access.
+
+    It needs a second index for that, or a directory or page of files.
+    """
+    variables = uv_environment(indexes, project)
+    settings = select_uv_settings(variables, project, WHEN_LOCKING)
+    named = settings.get("index", ())
+    urls = {*_list_index_urls(variables), *settings.get("extra-index-url", ())}
+    urls |= {index["url"] for index in named} | {settings.get("index-url", "")} - {""}
+    defaults = [variables.get("UV_DEFAULT_INDEX"), variables.get("UV_INDEX_URL")]
+    defaults += [settings.get("index-url"), *(index.get("default") for index in named)]
+    has_links = bool(variables.get("UV_FIND_LINKS") or settings.get("find-links"))
+    several = len(urls) + has_links + (not any(defaults)) > 1
+    return several and any(_file_url_path(url) is None for url in urls)
+
+
 #: The names of one setting, by each of them.
 _SYNONYMS = {
     variable: setting.variables for setting in MACHINE_SETTINGS for variable in setting.variables

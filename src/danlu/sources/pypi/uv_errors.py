@@ -127,9 +127,9 @@ def build_hint(text: str) -> str:
     return "if compilers or headers are missing, add them with install.apt_packages(...)"
 
 
-def find_unknown_packages(text: str) -> list[str]:
-    """Return the packages that uv has found on no index."""
-    return list(dict.fromkeys(re.findall(rf"([A-Za-z0-9][\w.-]*) {_NOT_FOUND}", text)))
+def names_unknown_package(text: str) -> bool:
+    """Return whether uv's message says that a package is on no index."""
+    return _NOT_FOUND in text
 
 
 def denies_access(text: str) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import random
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from tests.commands.dockerfiles import CASES, write_case
 from tests.e2e.conftest import Project
+from tests.engines import Engine, docker_daemon, missing
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.needs("busybox", "root")]
 
@@ -72,7 +75,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_tree(archive: Path) -> dict[str, tuple[str, int, str]]:
     """Return type and mode of files, and content, without what either engine adds itself."""
-    added = ("etc/", "dev", "proc", "sys", "run", "tmp/", "bin/", "lib", ".dockerenv", "usr/lib")
+    added = ("etc/", "dev", "proc", "sys", "run", "tmp", "bin", "lib", ".dockerenv", "usr/lib")
     entries = {}
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -81,7 +84,7 @@ def read_tree(archive: Path) -> dict[str, tuple[str, int, str]]:
                 continue
             file = tar.extractfile(member) if member.isreg() else None
             content = file.read().decode() if file else member.linkname
-            entries[name] = (member.type.decode(), member.mode, content)
+            entries[name] = (member.type.decode(), member.mode & 0o7777, content)
     return entries
 
 
@@ -109,3 +112,84 @@ def test_converted_dockerfile_builds_the_files_of_buildkit(
     tree = build_tree(project)
     for name, content in case["right"]["files"].items():
         assert tree[name][2] == content
+
+
+SNIPPETS = """\
+ENV A=1 B="x y"
+ENV A=$A-2
+ENV PATH=/opt/tool:$PATH
+ARG V=1.0
+ARG W='$V'
+WORKDIR /w
+WORKDIR sub
+COPY a /c/
+COPY d /c
+COPY d/ e/
+COPY a b /c/
+COPY *.txt /t/
+COPY --from=0 /stage/. /s/
+COPY --from=one /stage/x y
+RUN echo "$A $B $V $W $PATH" >> log
+RUN ["sh", "-c", "echo $0 >> log", "$A"]
+RUN false; echo after >> /log
+RUN mkdir -p /m && echo m > /m/m && chmod 640 /m/m
+RUN rm -rf /c
+RUN echo 'a \\
+   b' >> /log
+RUN for i in 1 2; do \\
+      echo $i-${V:-none}; \\
+    done >> log
+RUN A=own; echo $A >> /log && ln -sf log /link
+RUN tool > /tooled 2>&1 || true
+SHELL ["/bin/bash", "-c"]
+RUN [[ $A == 1* ]] && echo yes >> /log || echo no >> /log
+""".splitlines()
+
+
+def make_dockerfile(chance: random.Random) -> str:
+    """Return a Dockerfile of instructions in any order."""
+    instructions = [""]
+    for line in SNIPPETS:
+        if instructions[-1].endswith("\\"):
+            instructions[-1] += f"\n{line}"
+        else:
+            instructions.append(line)
+    body = chance.sample(instructions[1:], 12)
+    one = "ARG N=stage\nRUN mkdir /$N && echo x > /$N/x && mkdir /opt && echo 'echo t' > /opt/t"
+    return (
+        f"FROM {BASE} AS one\n{one}\nFROM {BASE}\nENV A=0\n"
+        + "\n".join(body)
+        + "\nRUN pwd >> /log\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def docker(base: Path) -> Iterator[Engine]:
+    if reason := missing("docker"):
+        pytest.skip(reason)
+    with docker_daemon() as engine:
+        engine.load(base)
+        yield engine
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_dockerfile_builds_the_same_files(
+    project: Project, base: Path, docker: Engine, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    context = project.directory
+    for name in ("a", "b", "d/x", "d/y/z", "one.txt", "two.txt"):
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        (context / name).write_text(name)
+    (context / "Dockerfile").write_text(make_dockerfile(chance))
+    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
+    docker("build", "-q", "--network=none", "-t", f"test:{seed}", str(context))
+    container = docker("create", f"test:{seed}", "x").strip()
+    exported = context.with_name("docker.tar")
+    docker("export", "-o", str(exported), container)
+    project("image", "load", str(base))
+    report = project("init", "--from", "Dockerfile", check=False)
+    assert report.returncode in (0, 1), report.stderr
+    omitted = report.stderr.partition("# Skipped")[2].partition("\nNext")[0]
+    assert omitted.count("(line ") <= 1, omitted  # at most the last WORKDIR
+    assert build_tree(project) == read_tree(exported), (context / "Dockerfile").read_text()

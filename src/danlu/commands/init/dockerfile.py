@@ -70,6 +70,7 @@ class _KeptRun:
     environment: Mapping[str, str]
     arguments: Mapping[str, str]
     directory: str
+    new_directories: list[str]
     shell: list[str]
     keywords: tuple[tuple[str, object], ...]
     needs_lists: bool
@@ -155,6 +156,7 @@ class _StageTranslator:
         self._entrypoint: list[str] = []
         self._steps: list[DraftCall | _KeptRun] = []
         self._copied: dict[str, str] = {}
+        self._new_directories: dict[str, DockerfileInstruction] = {}
         self._last: dict[str, DockerfileInstruction] = {}
 
     def translate(self) -> bool:
@@ -179,16 +181,13 @@ class _StageTranslator:
             draft.extra_path = path.removesuffix(BASE_PATH).rstrip(":").split(":")
         if self._entrypoint:
             draft.calls.append(DraftCall("config.entrypoint", (self._entrypoint,)))
-        for name, reason in (
-            ("WORKDIR", "commands start in the project, at /workspace"),
-            ("USER", "use config.owner(uid, gid)"),
-        ):
-            if name in self._last:
-                self._dockerfile.skip(self._last[name], reason)
-        known = {"/"}
+        if "WORKDIR" in self._last:
+            for item in (*self._new_directories.values(), self._last["WORKDIR"]):
+                self._dockerfile.skip(item, "commands start in the project, at /workspace")
+        if "USER" in self._last:
+            self._dockerfile.skip(self._last["USER"], "use config.owner(uid, gid)")
         draft.steps = [
-            self._render_run(step, known) if isinstance(step, _KeptRun) else step
-            for step in self._steps
+            self._render_run(step) if isinstance(step, _KeptRun) else step for step in self._steps
         ]
         return not (self._needs_pip and (draft.packages or draft.requirements))
 
@@ -209,7 +208,7 @@ class _StageTranslator:
             self._dockerfile.declare_arguments(item, self._scope)
         elif item.name == "WORKDIR":
             self._directory = self._resolve_path(self._expand_text(item, " ".join(item.args)))
-            self._last["WORKDIR"] = item
+            self._new_directories[self._directory] = self._last["WORKDIR"] = item
         elif item.name == "USER":
             self._user = self._expand_text(item, " ".join(item.args))
             self._last["USER"] = item
@@ -287,15 +286,15 @@ class _StageTranslator:
                 {**self._scope.environment},
                 arguments,
                 self._directory,
+                [path for path in self._new_directories if path != "/"],
                 [] if item.json else self._shell,
                 tuple(keywords),
                 needs_lists=re.search(r"\bapt(-get)?\b.*\sinstall\b", text) is not None
                 and "update" not in text
-                and any(
-                    re.search(r"\bapt(-get)? update\b", command) for command in self._kept_scripts
-                ),
+                and any(re.search(r"apt(-get)? update\b", script) for script in self._kept_scripts),
             )
         )
+        self._new_directories = {}
 
     @property
     def _kept_scripts(self) -> list[str]:
@@ -333,8 +332,7 @@ class _StageTranslator:
             installed.requirements = names
         return installed
 
-    def _render_run(self, run: _KeptRun, known: set[str]) -> DraftCall:
-        """Return the step; ``known`` are the directories that exist for certain."""
+    def _render_run(self, run: _KeptRun) -> DraftCall:
         final = self._scope.environment
         unset = sorted(final.keys() - run.environment.keys())
         lines = [f"unset {' '.join(unset)}"] if unset else []
@@ -349,13 +347,8 @@ class _StageTranslator:
         later = final["PATH"].removesuffix(run.environment["PATH"])
         if later:
             lines.append(f'export PATH="${{PATH#{later}}}"')
-        directory = shlex.quote(run.directory)
-        lines.append(
-            f"cd {directory}"
-            if run.directory in known
-            else f"mkdir -p {directory} && cd {directory}"
-        )
-        known.add(run.directory)
+        make = f"mkdir -p {shlex.join(run.new_directories)} && " if run.new_directories else ""
+        lines.append(f"{make}cd {shlex.quote(run.directory)}")
         if run.needs_lists:
             lines.append("apt-get update")  # a layer does not contain what an earlier one fetched
         text = run.text.strip("\n") if run.shell else run.text

@@ -81,6 +81,8 @@ class BuildFileDraft:
 
     def find_parameters(self, other: BuildFileDraft) -> dict[str, str]:
         """Return the parameters that another function of this file uses, and their placeholders."""
+        if not self.parameters:
+            return {}
         text = json.dumps(msgspec.to_builtins(_list_statements(other)), ensure_ascii=False)
         placeholders = {name: self.add_parameter(name, "") for name in self.parameters}
         return {name: char for name, char in placeholders.items() if char in text}

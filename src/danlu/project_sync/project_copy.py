@@ -311,12 +311,14 @@ class ProjectCopy:
             found = {file.path for file in received}
             report.skipped += [path for path in batch if path not in found and path not in blocked]
             self._records.end_receiving(received)
-            unplaced = [
-                file for file in received if not self._place_file(file, files[file.path], report)
-            ]
-            self._records.end_fetch()
-            for file in unplaced:
-                self._local.discard(file.temporary)
+            unplaced = {
+                file.path: file.temporary
+                for file in received
+                if not self._place_file(file, files[file.path], report)
+            }
+            self._records.save()
+            self._records.begin_fetch(unplaced)
+            self._records.recover_fetch(self._local)
 
     def _place_file(self, file: ReceivedFile, other: RemoteFile, report: FetchReport) -> bool:
         if file.state.kind == "link" and not stays_inside(file.path, file.state.content):

@@ -79,11 +79,6 @@ class SyncRecords:
         """Record what has been written: a file without its temporary name has got its own."""
         _write_value(self._journal_file, _FetchJournal(received=tuple(files)))
 
-    def end_fetch(self) -> None:
-        """Write the records of what has been fetched."""
-        self.save()
-        self._journal_file.unlink(missing_ok=True)
-
     def recover_fetch(self, local: LocalFiles) -> None:
         """Record what a fetch that was cut off has written; remove the rest."""
         journal = _read_value(self._journal_file, _FetchJournal)
@@ -96,7 +91,9 @@ class SyncRecords:
                 local.discard(file.temporary)
             else:
                 self.record_arrival(file.path, file.state, file.state.mode)
-        self.end_fetch()
+        if journal.received:
+            self.save()
+        self._journal_file.unlink()
 
 
 def _write_value(file: Path, value: msgspec.Struct) -> None:

@@ -15,6 +15,15 @@ LOCAL_CONTEXT = "local"
 _DIRECTORY_VARIABLES = ("DANLU_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
+#: Before the names of variables whose values another machine has sent with the command.
+PASSED_PREFIX = "DANLU_PASSED_"
+
+
+def read_variable(name: str) -> str | None:
+    """Return the value of a variable where the user has typed the command; None if it is unset."""
+    return os.environ.get(PASSED_PREFIX + name, os.environ.get(name))
+
+
 def directory_variables() -> dict[str, str]:
     """Return the variables of this process that select danlu's directories."""
     return {name: os.environ[name] for name in _DIRECTORY_VARIABLES if name in os.environ}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from danlu.commands.remote.connection import connect_host
@@ -13,11 +14,17 @@ from danlu.commands.remote.contexts import Context
 from danlu.commands.remote.environment_link import EnvironmentLink
 from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
 from danlu.commands.remote.project_sync import is_project_directory, open_remote_project
-from danlu.commands.remote.remote_host import SSH_FAILED
+from danlu.commands.remote.remote_host import RUNNING_DIRECTORY, SSH_FAILED
 from danlu.commands.settings import Settings
+from danlu.engine.container_scripts import render_exports
 from danlu.errors import OutsideError
 from danlu.project_sync.local_files import LOCK_FILE
-from danlu.util.danlu_program import CALLER_CONTEXT_VARIABLE, CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.util.danlu_program import (
+    CALLER_CONTEXT_VARIABLE,
+    CONTEXT_VARIABLE,
+    LOCAL_CONTEXT,
+    PASSED_PREFIX,
+)
 
 _MODULE = "danlu.cli"
 #: Commands for which the project is copied first.
@@ -44,7 +51,7 @@ _LOCKING_COMMANDS = frozenset(("build", "lock", "run", "train", "up"))
 class RemoteCommand:
     """A command of a context on another machine.
 
-    ``notify`` is called with sentences for the user.
+    ``variables`` are passed to the other machine. ``notify`` is called with sentences for the user.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class RemoteCommand:
         name: str,
         context: tuple[str, Context],
         arguments: Sequence[str],
+        variables: Mapping[str, str],
         project: Path,
         settings: Settings,
         notify: Callable[[str], None],
@@ -60,6 +68,7 @@ class RemoteCommand:
         self._notify = notify
         self._host = connect_host(context[1], settings.paths, notify)
         self._arguments = tuple(arguments)
+        self._variables = variables
         self._project = project
         self._cache = settings.paths.cache
         self._context = context[0]
@@ -120,37 +129,47 @@ class RemoteCommand:
         return any(file.stat().st_mtime_ns > locked for file in files)
 
     def _run_there(self, arguments: Sequence[str], *, terminal: bool) -> int:
-        script = self._render_script(arguments)
         run = self._host.run_in_terminal if terminal else self._host.run_interruptibly
-        code = run(script)
+        code = run(self._prepare_script(arguments))
         if code == MISSING_PROGRAM:
             copy_program(self._host, self._cache)
             if "--stdio" in arguments:  # ssh has read the client's first message
                 raise OutsideError(f"danlu on {self._host.name} was updated; connect again")
-            code = run(script)
+            code = run(self._prepare_script(arguments))
         if code == SSH_FAILED:
             raise OutsideError(
                 f"the connection to {self._host.name} failed or was lost",
-                hint="environments and detached jobs there keep running",
+                hint="what ran in the foreground ends; environments and detached jobs keep running",
             )
         return 128 - code if code < 0 else code
 
-    def _render_script(self, arguments: Sequence[str]) -> str:
+    def _prepare_script(self, arguments: Sequence[str]) -> str:
+        """Return the script that runs the command; send the variables that it reads."""
         if self._copy is not None:
             directory = self._copy.directory
         elif self._host.shares(self._project):
             directory = shlex.quote(str(self._project))
         else:
             directory = '"$HOME"'
+        # Commands that need no project run without a copy, too.
+        enter = f"cd {directory} 2>/dev/null || cd || exit 3"
+        if self._name in _PROJECT_COMMANDS:
+            enter = f"cd {directory} || exit 3"
+        if self._variables:
+            # Not in command lines, which everybody can read: values may be secret.
+            passed = {PASSED_PREFIX + name: value for name, value in self._variables.items()}
+            place = f'"$HOME/{RUNNING_DIRECTORY}"'
+            file = f"{place}/{secrets.token_hex(8)}.env"
+            write = f"umask 077; mkdir -p {place} && cat >{file}"
+            self._host.run(write, input=os.fsencode(render_exports(passed)))
+            enter += f"; . {file}; rm -f {file}"
         variables = {
             CONTEXT_VARIABLE: LOCAL_CONTEXT,
             CALLER_CONTEXT_VARIABLE: self._context,
             "TERM": os.environ.get("TERM", ""),
         }
-        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        words = [shlex.quote(word) for word in arguments]
-        program = program_script(_MODULE, *words)
-        return f"mkdir -p {directory} && cd {directory} || exit 3; export {exports}; {program}"
+        program = program_script(_MODULE, *map(shlex.quote, arguments))
+        return f"{enter}\n{render_exports(variables)}{program}"
 
 
 def runs_remotely(command: str) -> bool:

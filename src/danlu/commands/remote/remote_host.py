@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -32,10 +33,22 @@ _OPTIONS = (
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
 )
 
+#: What ssh says of connections that it had.
+_LOST_CONNECTION = re.compile("Broken pipe|closed by remote host|not responding|client_loop")
+
 # Without the shared connection, this fails instead of opening one.
 _SHARED_ONLY = ("-o", "ProxyCommand=false", "-o", "BatchMode=yes")
 #: Directory of the process groups of running scripts, in the home directory there.
-_GROUPS = ".cache/danlu/running"
+RUNNING_DIRECTORY = ".local/share/danlu/running"
+#: Waits until nobody reads our output and errors (descriptor 3) any more.
+_WATCH_CONNECTION = """
+import os, select, signal
+for descriptor in (1, 3):
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are always reported
+    poll.poll()
+os.killpg(0, signal.SIGHUP)
+"""
 _INTERRUPT_TIMEOUT = 10
 _MAX_ERRORS = 1 << 20
 
@@ -135,14 +148,16 @@ class RemoteHost:
         """Run a shell script there with our streams, and return its exit code.
 
         Ctrl-C, SIGTERM and SIGHUP reach the programs that it has started: without a terminal they
-        only end ssh's client, while the shared connection keeps the programs and our streams.
+        only end ssh's client, while the shared connection keeps the programs and our streams. If
+        the connection is lost, they get SIGHUP, as they do if they have a terminal.
         """
-        directory = f'"$HOME/{_GROUPS}"'
+        directory = f'"$HOME/{RUNNING_DIRECTORY}"'
         group = f"{directory}/{secrets.token_hex(8)}"
         # Field 5 of proc(5)'s stat is the process group.
         record = f"mkdir -p {directory} && cut -d' ' -f5 /proc/$$/stat >{group}"
-        clean_up = f"trap 'rm -f {group}' EXIT; trap : INT TERM HUP"
-        command = self.command(f"{clean_up}; {record}; ({script})", options=("-T",))
+        watch = f"python3 -c {shlex.quote(_WATCH_CONNECTION)} 3>&2 2>/dev/null & watcher=$!"
+        clean_up = f"trap 'rm -f {group}; kill $watcher 2>/dev/null' EXIT; trap : INT TERM HUP"
+        command = self.command(f"{watch}; {clean_up}; {record}; ({script})", options=("-T",))
         with _raise_on_signals() as arrived:
             try:
                 return subprocess.run(command, check=False).returncode
@@ -161,12 +176,16 @@ class RemoteHost:
                 raise
 
     def unreachable_error(self, stderr: bytes) -> DanluError:
-        """Return the error for a connection that failed, from what ssh printed."""
+        """Return the error for a connection that failed or was lost, from what ssh printed."""
         lines = stderr.decode(errors="replace").strip().splitlines()
-        reason = escape_unprintable(lines[-1].strip()) if lines else "ssh printed no error"
+        reason = escape_unprintable(lines[-1].strip()) if lines else ""
+        if not lines or _LOST_CONNECTION.search(reason):
+            return OutsideError(
+                f"the connection to {self.name} was lost" + (f": {reason}" if reason else ""),
+                hint="repeat the command",
+            )
         return OutsideError(
-            f"cannot connect to {self.name}: {reason}",
-            hint=f"`{self._check}` must work first",
+            f"cannot connect to {self.name}: {reason}", hint=f"`{self._check}` must work first"
         )
 
 

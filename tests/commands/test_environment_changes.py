@@ -808,3 +808,18 @@ def test_renamed_accounts_are_renamed(accounts: tuple[Path, Path]) -> None:
         "! grep -q '^old:' /etc/group || groupmod -n team old",
         "usermod -s /bin/bash new",
     )
+
+
+def test_directories_of_what_belongs_to_no_build_are_no_changes(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(upper / "root/.jupyter/lab/workspaces/default.jupyterlab-workspace", "{}")
+    write_file(upper / "root/.local/share/jupyter/runtime/x")
+    for name in (".jupyter", ".jupyter/lab", ".local"):
+        (upper / "root" / name).chmod(0o700)
+    assert collect_changes(upper, [lower]).is_empty
+    write_file(upper / "root/.jupyter/lab/user-settings/x", "{}")
+    (upper / "opt/empty").mkdir(parents=True)
+    changed = [change.path for change in collect_changes(upper, [lower]).files]
+    assert "/opt/empty" in changed
+    assert "/root/.jupyter" in changed
+    assert "/root/.local" not in changed

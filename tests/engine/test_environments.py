@@ -523,6 +523,19 @@ def test_commit_finds_what_was_changed_before_the_settings_were(
     assert run.stdout == "kept\nmore\nmore\nremoved\n"
 
 
+@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
+def test_changes_that_are_discarded_are_counted(danlu: Danlu, project: Path) -> None:
+    start(danlu, project)
+    assert "discarded" not in danlu("down", "digits", cwd=project).stderr
+    start(danlu, project)
+    run_inside(danlu, project, "mkdir -p /opt/d; echo x >/opt/d/x; echo x >/opt/y; mkdir -p /run/z")
+    up = danlu("up", "--image", "box:1", "-d", "-n", "digits", "--recreate", cwd=project)
+    assert "discarded 2 changed files (/opt, /opt/d); `danlu commit` keeps such" in up.stderr
+    run_inside(danlu, project, "rm /bin/awk")
+    down = danlu("down", "digits", cwd=project)
+    assert "discarded 1 changed file (/bin); `danlu commit` keeps such changes" in down.stderr
+
+
 def test_a_changed_variable_is_applied(danlu: Danlu, project: Path) -> None:
     start(danlu, project, "--env", "A=1")
     danlu("stop", "digits", cwd=project)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import shutil
 import subprocess
 import sys
 import zlib
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danlu.serving import predictor_values as values
+from danlu.serving import runner
 from danlu.serving.predictor_values import InvalidInputError, convert_input, decode_base64
 from danlu.serving.server.app import ServerApp, ServerOptions
 from tests.serving.asgi import Answer, ask, post
@@ -158,7 +160,8 @@ def test_base64_and_its_form_for_addresses_are_read(text: str, length: int) -> N
     app = serve(Length())
     assert post(app, INVOKE, {"x": text}).json == length
     for instance in (text, {"b64": text}, {"x": text}, {"x": {"b64": text}}):
-        assert post(app, V1, {"instances": [instance] * 2}).json == {"predictions": [length] * 2}
+        answer = post(app, V1, {"instances": [instance, {"b64": "aGk="}]})
+        assert answer.json == {"predictions": [length, 2]}
 
 
 @pytest.mark.parametrize(
@@ -200,23 +203,49 @@ def test_a_number_that_is_none_is_null_in_json() -> None:
     assert answer.body == b'{"array":[null,1.0],"number":null,"list":[null,[1.5]]}'
 
 
+def write_program(place: Path, code: str) -> Path:
+    """Write the files of a packed image's program; its predictor is ``P`` of ``code``."""
+    (place / "code").mkdir()
+    (place / "code" / "p.py").write_text(code)
+    (place / "predictor.json").write_text('{"module": "p", "class": "P"}')
+    shutil.copy(values.__file__, place)
+    return Path(shutil.copy(runner.__file__, place / "run.py"))
+
+
+def test_recorded_inputs_are_replayed_as_they_were(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+class P:
+    def load(self, directory): pass
+    rows = np.array([[1, 2]], "int8")
+    examples = [{"x": rows}, {"x": {"$array": 1}}, {"x": [float("nan"), b"a"]}]
+    def predict(self, x): return repr(x)
+"""
+    program = write_program(tmp_path, code)
+    reports = []
+    for action in ("record", "replay"):
+        command = [sys.executable, str(program), action, str(tmp_path)]
+        subprocess.run(command, check=True, timeout=60)
+        report = json.loads((tmp_path / "report.json").read_text())
+        reports.append((report["inputs"], report["outputs"]))
+        golden = [{"input": value, "output": None} for value in report["inputs"]]
+        (tmp_path / "golden.json").write_text(json.dumps({"examples": golden}))
+    assert reports[0] == reports[1]
+    assert reports[0][1] == ["array([[1, 2]], dtype=int8)", "{'$array': 1}", "[nan, b'a']"]
+
+
 def test_the_program_prints_only_json(tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "p.py").write_text(
+    program = write_program(
+        tmp_path,
         "class P:\n    def load(self, directory): pass\n"
-        "    def predict(self, x: float): return [float('nan'), float(x), b'hi']\n"
+        "    def predict(self, x: float): return [float('nan'), float(x), b'hi']\n",
     )
-    (tmp_path / "predictor.json").write_text('{"module": "p", "class": "P"}')
-    for module in ("runner", "predictor_values"):
-        source = Path(values.__file__).with_name(f"{module}.py").read_text()
-        name = "run" if module == "runner" else module
-        (tmp_path / f"{name}.py").write_text(source)
     for sent, code, printed in (
         ("0.5", 0, '[null, 0.5, {"b64": "aGk="}]\n'), ("NaN", 2, ""), ('{"x": 1, "x": 2}', 2, ""),
         ('{"$float": "nan"}', 2, ""), ("[", 2, ""),
     ):  # fmt: skip
         done = subprocess.run(
-            [sys.executable, tmp_path / "run.py"], input=sent, capture_output=True, text=True,
+            [sys.executable, program], input=sent, capture_output=True, text=True,
             check=False, timeout=60,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (code, printed), done.stderr

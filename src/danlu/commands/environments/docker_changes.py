@@ -28,7 +28,7 @@ from danlu.commands.environments.file_changes import (
     UnreproducedChange,
     is_volatile,
 )
-from danlu.commands.environments.layer_reading import read_lower
+from danlu.commands.environments.layer_reading import list_parents, read_lower
 from danlu.engine.docker.command import DockerCommand
 from danlu.engine.docker.settings import (
     CHANGES_REPOSITORY,
@@ -125,6 +125,19 @@ def open_container_changes(
         kill_program(exporter)
 
 
+def list_container_changes(environment: EnvironmentDirectory) -> frozenset[str]:
+    """Return the paths that the engine lists as changed, without those that danlu made.
+
+    Raises :class:`~danlu.errors.DanluError` if the engine cannot be used.
+    """
+    command = DockerCommand(environment.read_spec().engine)
+    origin = _find_origin(command, environment, container_name(environment))
+    found = origin.diff.changed | origin.diff.removed
+    points = origin.points | _ENGINE_PATHS
+    account = frozenset(ACCOUNT_FILES if origin.account is not None else ())
+    return found.difference(points, account, *map(list_parents, points))
+
+
 def _find_origin(
     command: DockerCommand, environment: EnvironmentDirectory, name: str
 ) -> _ContainerOrigin:
@@ -183,7 +196,7 @@ class _ChangedEntries:
         self._reader = reader
         self._origin = origin
         self._view = view
-        self._parents = {path for point in origin.points for path in _list_parents(point)}
+        self._parents = {path for point in origin.points for path in list_parents(point)}
         self._ids = _find_ids(origin.account, view)
         self._seen: set[str] = set()
         self._directories: set[str] = set()
@@ -231,7 +244,7 @@ class _ChangedEntries:
 
     def _is_own(self, name: str) -> bool:
         """Return whether danlu or the engine made an entry, and not a program inside."""
-        above = (name, *_list_parents(name))
+        above = (name, *list_parents(name))
         if name in self._origin.points or not _ENGINE_PATHS.isdisjoint(above):
             return True
         # If something else is in such a directory, it is made for that.
@@ -309,7 +322,7 @@ class _ChangedEntries:
     def _list_link_target(self, target: str) -> Iterator[TarEntry]:
         """Yield the file of the image that a new name was given to, if it is not an entry."""
         content = self._content
-        for path in (*_list_parents(target), target):
+        for path in (*list_parents(target), target):
             place = None if path in self._written else self._find_lower(path)
             if place is None:
                 continue
@@ -387,11 +400,6 @@ def _read_start(path: str, size: int) -> Iterator[bytes]:
         while size and (chunk := file.read(min(size, _CHUNK_SIZE))):
             size -= len(chunk)
             yield chunk
-
-
-def _list_parents(path: str) -> list[str]:
-    words = path.split("/")
-    return ["/".join(words[:count]) for count in range(1, len(words))]
 
 
 def _normalize_path(path: str) -> str:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from danlu.commands.environments.account_changes import ACCOUNT_FILES
 from danlu.commands.environments.layer_reading import (
     has_linked_directory,
+    list_parents,
     read_lower,
     read_text,
     walk_layer,
@@ -50,6 +51,8 @@ _IGNORED_AT_HOME = (
     ".cache/",
     ".conda/",
     ".ipython/",
+    ".jupyter/lab/workspaces/",
+    ".jupyter/migrated",
     ".lesshst",
     ".local/share/jupyter/",
     ".npm/",
@@ -169,6 +172,8 @@ def find_file_changes(
     for path, entry in walk_layer(upper):
         if not is_volatile(path):
             finder.visit_entry(path, entry)
+        elif not is_volatile(os.path.dirname(path)):
+            finder.holders |= set(list_parents(path))
     return finder.finish_changes()
 
 
@@ -184,6 +189,8 @@ class _FileFinder:
     links: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     #: New directories that exist in a rebuild, because a package or a copy is in them.
     filled: set[str] = field(default_factory=set)
+    #: Directories of what belongs to no build.
+    holders: set[str] = field(default_factory=set)
     #: Directories below which new entries do not belong to root's group.
     inheriting: dict[str, bool] = field(default_factory=dict)
 
@@ -211,14 +218,18 @@ class _FileFinder:
         return any(entry not in self.owned or self._has_other_files(entry) for entry in below)
 
     def _fill_parents(self, path: str) -> None:
-        while (path := os.path.dirname(path)) and path not in self.filled:
-            self.filled.add(path)
+        self.filled.update(list_parents(path))
 
     def finish_changes(self) -> list[ChangedFile]:
         """Return the changes, with what could not be known before all entries were seen."""
         self._add_missing_files()
         for paths in self.links.values():
             self._connect_links(sorted(paths))
+        others = self.changes.keys() - self.holders
+        for path in self.holders.difference(*map(list_parents, others)):
+            change = self.changes.get(path)
+            if change is not None and change.type == "directory" and change.kind == "added":
+                del self.changes[path]
         for path, change in self.changes.items():
             if change.has_copy:
                 self._fill_parents(path)

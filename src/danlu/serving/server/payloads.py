@@ -211,7 +211,8 @@ def read_instances(rows: Sequence[Any], inputs: Mapping[str, Any]) -> Invocation
     if len(names) != 1:
         raise values.InvalidInputError(f"an instance must be an object with {', '.join(inputs)}")
     if _has_single(names, inputs):
-        return Invocation([{names[0]: row} for row in rows], is_many=True)
+        named = [row if _are_arguments(row, inputs) else {names[0]: row} for row in rows]
+        return Invocation(named, is_many=True)
     return Invocation([{names[0]: list(rows)}])
 
 

@@ -25,7 +25,7 @@ from danlu.resolve.python.project_sources import PlacedRequirement, ProjectReade
 from danlu.resolve.python.pylock import marker_environment
 from danlu.sandbox.machine_settings import iter_settings
 from danlu.sources.pypi.editable_metadata import locate_editable
-from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.indexes import TORCH_PACKAGES, IndexSettings, torch_index
 from danlu.sources.pypi.platform_target import PlatformTarget, is_compatible
 from danlu.sources.pypi.requirements import (
     ANY_FORMAT,
@@ -246,12 +246,20 @@ class _RequirementCollector:
         else:
             self._add_reference(reference, placed.text, where, from_uv=True)
 
+    def pin_torch(self, packages: PythonPackages) -> None:
+        """Let PyTorch's packages, of whatever list or file, come from its index for the backend."""
+        index = torch_index(packages.torch_backend).name
+        for line in self.lines.values():
+            name = requirement_name(line.text)
+            if name in TORCH_PACKAGES and " @ " not in line.text:
+                self._pin_index(name, index, packages.span)
+
     def _pin_index(self, name: str, index: str, where: Span | None) -> None:
         if self.pins.setdefault(name, index) != index:
             raise ResolveError(
                 f"{name} must come from the index {self.pins[name]!r} and from {index!r}",
                 span=where,
-                hint="the pyproject.toml files of the project must agree in [tool.uv.sources]",
+                hint="torch_backend= and [tool.uv.sources] of the project must agree",
             )
 
     def add_file(self, path: Path) -> None:
@@ -463,7 +471,7 @@ def _refuse_unread_settings(project: UvProject) -> None:
 
 #: uv's settings that decide which versions are chosen.
 _RESOLVER_SETTINGS = frozenset(
-    name for setting in iter_settings({"resolving"}) for name in setting.uv
+    name for setting in iter_settings({"resolving", "building"}) for name in setting.uv
 ) | {"find-links", "index-url", "extra-index-url", "no-index", "index-strategy"}
 
 
@@ -568,6 +576,9 @@ def collect_requirements(
         if packages.pyproject:
             path = project / packages.pyproject
             collector.add_pyproject(path, where, groups=packages.groups, extras=packages.extras)
+    for packages in declared:
+        if packages.torch_backend:
+            collector.pin_torch(packages)
     _refuse_mixed(tuple(collector.sources.values()), project)
     _refuse_forbidden(collector.sources.values(), collector.formats)
     return DeclaredRequirements(

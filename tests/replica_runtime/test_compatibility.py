@@ -13,9 +13,7 @@ from danlu.notebook import inside
 
 #: Also what kernels of environments import, next to the modules of this package.
 MODULES = sorted(
-    path
-    for package in (replica_runtime, inside)
-    for path in Path(package.__file__).parent.glob("*.py")
+    path for package in (replica_runtime, inside) for path in Path(package.__path__[0]).glob("*.py")
 )
 
 

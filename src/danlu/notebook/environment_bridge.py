@@ -94,12 +94,12 @@ class EnvironmentBridge:
 
     def __init__(self, environment: EnvironmentDirectory) -> None:
         self._environment = environment
-        self._control, self._program, queue = self._listen()
+        self._control, self._program, queue = self._listen_inside()
         self._queue = queue
         self._selector = selectors.DefaultSelector()
         self._kernels: dict[int, int] = {}
 
-    def _listen(self) -> tuple[socket.socket, ExecConnection, str]:
+    def _listen_inside(self) -> tuple[socket.socket, ExecConnection, str]:
         directory = find_notebook_directory(self._environment)
         if not directory:
             raise OutsideError("the environment has no notebooks that may start jobs")

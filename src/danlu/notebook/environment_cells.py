@@ -198,7 +198,7 @@ class EnvironmentContext(NotebookContext):
     def jobs(self, on: str = "") -> JobBackend:
         """Return the jobs of the environment."""
         if on not in ("", "local"):
-            raise _refusal(f"--on {on}")
+            raise _refusal_error(f"--on {on}")
         spec = self._spec
         if spec.engine == KUBERNETES_ENGINE:
             raise UsageError(
@@ -216,7 +216,7 @@ class EnvironmentContext(NotebookContext):
         options = cell.options
         for name in ("env", "image", "volumes"):
             if getattr(options, name):
-                raise _refusal(f"--{name.removesuffix('s')}")
+                raise _refusal_error(f"--{name.removesuffix('s')}")
         most = self.settings.config.transfer_bytes
         if options.limit is not None and options.limit > most:
             raise UsageError(
@@ -230,7 +230,7 @@ class EnvironmentContext(NotebookContext):
         return self._connection.ask_texts("texts", names)
 
 
-def _refusal(option: str) -> UsageError:
+def _refusal_error(option: str) -> UsageError:
     return UsageError(
         f"{option} cannot be used in an environment's notebook: its jobs run in the environment's"
         " image, with its project",

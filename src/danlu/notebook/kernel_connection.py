@@ -88,7 +88,7 @@ class KernelConnection:
 
     def read_request(self) -> KernelRequest:
         """Read the request; raise :class:`InvalidMessage` or :class:`OSError`."""
-        return _convert(self._read_message(), KernelRequest)
+        return _convert_message(self._read_message(), KernelRequest)
 
     def start_reading(self) -> None:
         """Handle all further messages in a thread."""
@@ -113,7 +113,7 @@ class KernelConnection:
                 if message == {"interrupt": True}:
                     self._interrupt()
                 elif "variable" in message:
-                    self._receive_variable(_convert(message, _VariableMessage))
+                    self._receive_variable(_convert_message(message, _VariableMessage))
                 elif "answer" in message:
                     self._answers.put(message["answer"])
                 else:
@@ -133,7 +133,7 @@ class KernelConnection:
         missing = message.size
         with (self._destination / f"{message.variable}.pickle").open("xb") as file:
             while missing:
-                data = self._read(min(missing, _CHUNK_SIZE))
+                data = self._read_bytes(min(missing, _CHUNK_SIZE))
                 file.write(data)
                 missing -= len(data)
         self._variables.append(
@@ -141,18 +141,18 @@ class KernelConnection:
         )
 
     def _read_message(self) -> dict[str, Any]:
-        size = int.from_bytes(self._read(_LENGTH), "big")
+        size = int.from_bytes(self._read_bytes(_LENGTH), "big")
         if size > MAX_MESSAGE:
             raise InvalidMessage("a message is too long")
         try:
-            message = msgspec.json.decode(self._read(size))
+            message = msgspec.json.decode(self._read_bytes(size))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidMessage(str(error)) from error
         if not isinstance(message, dict):
             raise InvalidMessage("not an object")
         return message
 
-    def _read(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         while len(self._received) < size:
             self._received += self._read_frame()
         data, self._received = self._received[:size], self._received[size:]
@@ -181,7 +181,7 @@ class KernelConnection:
     ) -> Mapping[str, str]:
         """Ask for texts by the names of variables, and return those with valid names."""
         self.send({"ask": question, "names": names})
-        texts = _convert(self._wait_for_answer(), dict[str, str])
+        texts = _convert_message(self._wait_for_answer(), dict[str, str])
         return {name: texts[name] for name in names if name in texts}
 
     def receive_pickles(
@@ -197,10 +197,10 @@ class KernelConnection:
         self._variables, self._expected = [], set(names)
         self._destination, self._room = directory, limit
         self.send({"ask": "pickles", "names": names, "limit": limit})
-        answer = _convert(self._wait_for_answer(), _PickleAnswer)
+        answer = _convert_message(self._wait_for_answer(), _PickleAnswer)
         self._destination = None
         if answer.undefined in names:
-            similar = [_clean(name) for name in answer.similar[:3]]
+            similar = [_clean_text(name) for name in answer.similar[:3]]
             hint = f"did you mean {' or '.join(similar)}?" if similar else ""
             raise UsageError(
                 f"variable {answer.undefined} is not defined",
@@ -208,8 +208,8 @@ class KernelConnection:
             )
         if answer.refused:
             raise UsageError(
-                f"cannot send {_clean(answer.refused)}: {_clean(answer.reason)}",
-                hint=_clean(answer.hint),
+                f"cannot send {_clean_text(answer.refused)}: {_clean_text(answer.reason)}",
+                hint=_clean_text(answer.hint),
             )
         if self._expected:
             raise InvalidMessage(f"{len(self._expected)} variables are missing")
@@ -225,14 +225,14 @@ class KernelConnection:
         return answer
 
 
-def _convert(value: Any, type: type[_T]) -> _T:
+def _convert_message(value: Any, type: type[_T]) -> _T:
     try:
         return convert_value(value, type)
     except msgspec.ValidationError as error:
         raise InvalidMessage(str(error)) from error
 
 
-def _clean(text: str) -> str:
+def _clean_text(text: str) -> str:
     return escape_unprintable(text, limit=_MAX_TEXT)
 
 

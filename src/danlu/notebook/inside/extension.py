@@ -120,7 +120,7 @@ class HostConnection:
                 except queue.Empty:
                     continue
                 if "ask" in message:
-                    self._answer(message)
+                    self._answer_question(message)
                 elif "error" in message:
                     raise create_error(message["error"])
                 elif "lost" in message:
@@ -139,14 +139,16 @@ class HostConnection:
     def _read_messages(self) -> None:
         try:
             while True:
-                message = json.loads(self._read(int.from_bytes(self._read(_LENGTH), "big")))
+                message = json.loads(
+                    self._read_bytes(int.from_bytes(self._read_bytes(_LENGTH), "big"))
+                )
                 if "publish" in message:
-                    self._publish(message)
+                    self._publish_display(message)
                 elif "write" in message:
                     sys.stdout.write(message["write"])
                     sys.stdout.flush()
                 elif "value" in message:
-                    self._values[message["value"]] = self._read(message["size"])
+                    self._values[message["value"]] = self._read_bytes(message["size"])
                 else:
                     self._questions.put(message)
                     if "ask" not in message:
@@ -157,7 +159,7 @@ class HostConnection:
             self.ended.set()
             self._socket.close()
 
-    def _read(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         parts, missing = [], size
         while missing:
             data = self._socket.recv(min(missing, _CHUNK_SIZE))
@@ -167,7 +169,7 @@ class HostConnection:
             missing -= len(data)
         return b"".join(parts)
 
-    def _publish(self, message: "dict[str, Any]") -> None:
+    def _publish_display(self, message: "dict[str, Any]") -> None:
         self._shell.display_pub.publish(
             data=message["publish"],
             metadata={},
@@ -177,7 +179,7 @@ class HostConnection:
 
     # -- variables --------------------------------------------------------------------------------
 
-    def _answer(self, message: "dict[str, Any]") -> None:
+    def _answer_question(self, message: "dict[str, Any]") -> None:
         names, values = message["names"], self._shell.user_ns
         if message["ask"] == "pickles":
             self.send({"answer": self._send_pickles(names, message["limit"])})
@@ -296,7 +298,7 @@ class Magics:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
-    def _request(self, request: str, text: str) -> Any:
+    def _send_request(self, request: str, text: str) -> Any:
         return HostConnection(request, text, self._shell).wait_for_end()
 
     def run_distributed(self, line: str, cell: str) -> None:
@@ -305,15 +307,15 @@ class Magics:
 
     def run_cell(self, line: str, cell: str) -> None:
         """Run a job cell; the input transformer passes the whole cell as the body."""
-        self._request("cell", cell)
+        self._send_request("cell", cell)
 
     def run_jobs(self, line: str) -> None:
         """List or control this environment's jobs: `%jobs [show|logs|attach|stop|rm NAME]`."""
-        self._request("jobs", line)
+        self._send_request("jobs", line)
 
     def complete_jobs(self, shell: Any, event: Any) -> "list[str]":
         """Complete the arguments of ``%jobs``."""
-        return list(self._request("complete", event.line + ("" if event.symbol else " ")))
+        return list(self._send_request("complete", event.line + ("" if event.symbol else " ")))
 
     def transform_cell(self, lines: "list[str]") -> "list[str]":
         """Turn a job cell into one line of Python, which IPython's transformers leave alone."""
@@ -329,7 +331,7 @@ class Magics:
         if not _CANDIDATE.search(text):
             return False
         try:
-            return bool(self._request("is_job", text))
+            return bool(self._send_request("is_job", text))
         except NotebookError:
             return False
 

@@ -171,7 +171,8 @@ class LogLine(msgspec.Struct, frozen=True):
     """One line of a replica's log: its raw bytes, without the newline.
 
     ``number`` counts from 0 over all attempts of the replica. ``whole`` is False if the line was
-    cut because it was too long, or the program ended before its newline.
+    cut because it was too long, the program ended before its newline, or it is a state of a
+    progress bar: the next one begins with a carriage return.
     """
 
     replica: ReplicaId
@@ -185,6 +186,20 @@ class LogLine(msgspec.Struct, frozen=True):
     def continues(self) -> bool:
         """Whether the line was cut because it is too long: its rest is the next one."""
         return not self.whole and len(self.data) >= MAX_LINE_BYTES
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether it has no end yet, as a state of a progress bar."""
+        return not self.whole and not self.continues
+
+    def overwrites(self, previous: object) -> bool:
+        """Return whether it replaces ``previous`` on a terminal: the next state of a bar."""
+        return (
+            isinstance(previous, LogLine)
+            and previous.is_transient
+            and previous.replica == self.replica
+            and self.data.startswith(b"\r")
+        )
 
 
 class JobResult(msgspec.Struct, frozen=True):

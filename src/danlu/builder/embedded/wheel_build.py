@@ -17,6 +17,7 @@ from danlu.errors import OutsideError
 from danlu.graph.ops import BuildEditable, BuildRequirement, BuildWheel
 from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
 from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.scm_version import VERSION_VARIABLE
 from danlu.sources.pypi.sdist_build import BUILD_WHEELS, BUILDER_UID, UV_INSIDE
 from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.uv import Uv, find_uv
@@ -98,6 +99,7 @@ async def run_wheel_build(
         # The locked wheels are all there is to build with.
         "PIP_NO_INDEX": "1",
         "UV_OFFLINE": "1",
+        **_lock_version(op),
         **variables,
     }
     text = _PREPARE.replace("{version}", op.scheme.version) + script
@@ -117,6 +119,12 @@ async def run_wheel_build(
         network=not context.request.offline,
         explain=build_hint,
     )
+
+
+def _lock_version(op: BuildWheel | BuildEditable) -> dict[str, str]:
+    """Return the variable for a version that is derived from git: what was locked is built."""
+    is_directory = isinstance(op, BuildEditable) or (op.source == "local" and not op.file)
+    return {VERSION_VARIABLE: op.version} if is_directory and op.version else {}
 
 
 def collect_built_wheel(op: BuildWheel | BuildEditable, out: Path, cache: Path) -> Path:

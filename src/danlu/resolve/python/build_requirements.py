@@ -29,6 +29,7 @@ from danlu.sources.http import fetch
 from danlu.sources.pypi.build_system import LOAD_BACKEND, BuildSystem, parse_build_system
 from danlu.sources.pypi.editable_metadata import copy_for_editable
 from danlu.sources.pypi.requirements import urls_with_credentials
+from danlu.sources.pypi.scm_version import VERSION_VARIABLE, write_description
 from danlu.sources.pypi.sdist_build import BUILD_WHEELS, UV_INSIDE, chown_to_builder
 from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.source_tree import copy_source
@@ -306,6 +307,8 @@ async def _ask_backend(
     """Return what the backend requires beyond ``system.requires``."""
     directory = work.with_name("wheels")
     directory.mkdir()
+    if not package.file and package.source == "local":
+        write_description(work / "source" / package.subdirectory)
     for wheel in wheels:
         shutil.copyfile(await _fetch_locked(request, wheel), directory / wheel.file)
     (work / "pins.txt").write_text("".join(f"{pin_wheel(wheel)}\n" for wheel in wheels))
@@ -315,6 +318,8 @@ async def _ask_backend(
         "KIND": "editable" if package.editable else "wheel",
         "SUBDIRECTORY": package.subdirectory,
     }
+    if not package.file and package.source == "local" and package.version:
+        variables[VERSION_VARIABLE] = package.version
     mounts = [Mount(BUILD_WHEELS, directory, readonly=True)]
     code = await _run_script(request, _ASK_BACKEND, work, variables, mounts)
     if code == _LACKS_HOOK and package.editable:

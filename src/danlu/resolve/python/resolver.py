@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 
 from danlu.environment.lock import FunctionLock, LockedPackage, LockedSetting
 from danlu.environment.package_names import normalize_name
-from danlu.environment.requirements import list_python_packages
+from danlu.environment.requirements import PYTHON_SOURCE, list_python_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.context import ResolveContext
@@ -69,7 +69,7 @@ from danlu.sources.pypi.uv_compile import (
     upgrade_options,
     write_index_pins,
 )
-from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra, uv_error
+from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra, lacks_package, uv_error
 from danlu.util.disk_cache import read_cache, write_cache
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import mask_credentials
@@ -108,9 +108,18 @@ async def resolve_packages(
         run_in_sandbox=partial(context.run_in_system, lock),
         report=context.report,
     )
-    packages = await resolve_python(
-        request, kept, upgrade=context.upgrade, upgrade_all=context.upgrade_all
+    resolve = partial(
+        resolve_python, old=kept, upgrade=context.upgrade, upgrade_all=context.upgrade_all
     )
+    try:
+        packages = await resolve(request)
+    except ResolveError as error:
+        # The user did not ask for pip, so an index of the project may lack it.
+        own = [packages for packages in declared if packages.source != PYTHON_SOURCE]
+        if len(own) in (0, len(declared)) or not lacks_package(error, "pip"):
+            raise
+        packages = await resolve(replace(request, declared=own))
+        context.report("warning: no index of the project has pip; the environment is without it")
     locked = LockedBuilds(packages)
     if any(not package.file.endswith(".whl") for package in packages):
         with tempfile.TemporaryDirectory(prefix=".builds-", dir=context.paths.cache) as scratch:

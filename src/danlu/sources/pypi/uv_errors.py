@@ -123,13 +123,22 @@ def build_hint(text: str) -> str:
     if failed is not None and (instead := _REPLACED.get(normalize_name(failed["name"]))):
         return f"{failed['name']} is no longer published: use {instead}"
     if re.search(r"unable to detect version|git.*(not found|No such file)", text):
-        return 'its version is derived from git: add install.apt_packages(["git"])'
+        return (
+            'its version is derived from git: add install.apt_packages(["git"]) for a repository;'
+            " for a directory without one, set SETUPTOOLS_SCM_PRETEND_VERSION when locking"
+        )
     return "if compilers or headers are missing, add them with install.apt_packages(...)"
 
 
 def names_unknown_package(text: str) -> bool:
     """Return whether uv's message says that a package is on no index."""
     return _NOT_FOUND in text
+
+
+def lacks_package(error: DanluError, name: str) -> bool:
+    """Return whether a resolution failed because no index has any file of a package."""
+    text = " ".join(" ".join(error.details).split())
+    return re.search(rf"(^|\s){name} was not found in the ", text) is not None
 
 
 def denies_access(text: str) -> bool:

@@ -19,6 +19,7 @@ from danlu.graph.ops import BuildEditable
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.build_system import LOAD_BACKEND, parse_build_system
 from danlu.sources.pypi.editable_metadata import copy_for_editable, locate_editable
+from danlu.sources.pypi.scm_version import write_description
 from danlu.sources.pypi.sdist_build import chown_to_builder
 from danlu.sources.pypi.source_tree import is_tool_file
 from danlu.util.safe_paths import ProjectTree
@@ -84,6 +85,7 @@ def _copy_package(op: BuildEditable, context: OpContext, place: Path) -> set[str
             f"the metadata of {op.location} has changed since it was locked",
             hint="run `danlu lock`",
         )
+    write_description(place)
     return _list_files(place)
 
 

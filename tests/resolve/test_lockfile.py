@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from danlu.environment.lock import (
+    MAX_EPOCH,
     FunctionLock,
     Lock,
     LockedBase,
@@ -55,6 +56,10 @@ def with_deb(**changes: object) -> FunctionLock:
     return replace(FULL, system=system)
 
 
+def with_epoch(epoch: int) -> FunctionLock:
+    return replace(FULL, base=replace(FULL.base, epoch=epoch))
+
+
 def with_sections(**pins: msgspec.Struct) -> FunctionLock:
     return replace(FULL, sections={name: (pin,) for name, pin in pins.items()})
 
@@ -82,6 +87,10 @@ def with_wheel(**changes: object) -> FunctionLock:
         (with_deb(path="/etc/passwd"), "git has an invalid path"),
         (with_wheel(file="a/tqdm-4.66.1-py3-none-any.whl"), "tqdm has an invalid file name"),
         (with_wheel(editable=True), "tqdm is editable, but not a directory"),
+        (with_wheel(file="tqdm-4.66.1.tar.gz"), "tqdm of an index is not a wheel"),
+        (with_epoch(2**62), "the base has an invalid epoch, 4611686018427387904"),
+        (with_epoch(MAX_EPOCH + 1), "the base has an invalid epoch"),
+        (with_epoch(-1), "the base has an invalid epoch, -1"),
         (with_wheel(file="other-4.66.1-py3-none-any.whl"), "does not match its file"),
         (with_wheel(file="tqdm-4.66.2-py3-none-any.whl"), "does not match its file"),
         (
@@ -105,7 +114,7 @@ def test_each_hash_and_path_of_a_lock_is_checked_alone(lock: FunctionLock, says:
 
 
 def test_sdist_file_names_state_no_version_to_compare() -> None:
-    lock = Lock({"build": with_wheel(file="whatever.tar.gz")})
+    lock = Lock({"build": with_wheel(source="sdist", file="whatever.tar.gz")})
     assert read_lock(write_lock(lock), "danlu.lock") == lock
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LOCK_VERSION = 1
 
+#: The latest time that every tar and file system can represent: 11 octal digits (the year 2242).
+MAX_EPOCH = 2**33 - 1
+
 Pin = TypeVar("Pin", bound=msgspec.Struct)
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from danlu.environment.archives import find_archive_problem
 from danlu.environment.lock import (
     LOCK_VERSION,
+    MAX_EPOCH,
     FunctionLock,
     Lock,
     LockedCondaPackage,
@@ -182,6 +183,8 @@ def _find_unknown_field(value: Mapping[str, Any], kind: type[msgspec.Struct]) ->
 
 def _find_problems(lock: FunctionLock) -> Iterable[tuple[str, str]]:
     """Yield what danlu would never have written, each with a text to find its line by."""
+    if not 0 <= lock.base.epoch <= MAX_EPOCH:
+        yield f"the base has an invalid epoch, {lock.base.epoch}", "epoch ="
     debs = (*lock.base.packages, *(lock.system.packages if lock.system else ()))
     for deb in debs:
         yield from _deb_problems(deb)
@@ -227,6 +230,8 @@ def _package_problems(package: LockedPackage) -> Iterable[tuple[str, str]]:
         yield f"package {package.name} has an invalid sha256", needle
     if "/" in package.file:
         yield f"package {package.name} has an invalid file name", needle
+    if package.source == "index" and not package.file.endswith(".whl"):
+        yield f"package {package.name} of an index is not a wheel", needle
     if package.editable and (package.source != "local" or package.file):
         yield f"package {package.name} is editable, but not a directory", needle
     if package.file.endswith(".whl"):

@@ -1,7 +1,4 @@
-"""Check that no modules import each other in a circle, at the top or inside functions.
-
-Imports for type checkers only do not count.
-"""
+"""Check that no modules import each other in a circle, also inside functions and for types."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import grimp
 
 def find_cycle() -> list[str]:
     """Return the modules of a circle, the first one again at the end; empty if there is none."""
-    graph = grimp.build_graph("danlu", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph("danlu", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     try:
         TopologicalSorter(imports).prepare()

@@ -1,13 +1,17 @@
-"""Hooks of the documentation site (mkdocs.yml): the version, and links to files of the repository.
+"""Hooks of the documentation site (mkdocs.yml): version, links to files, Chinese text.
 
 Pages link to examples, benchmarks and other files next to ``docs`` by relative paths, so that the
 links work in a checkout. The site has copies of these files below ``repository/``; a link to a
 directory leads to its README or its build file. A target that does not exist is a warning, which
 fails the build.
+
+Chinese has no spaces: a line break in a paragraph must not become one, and the search finds words
+only if the characters of the index are separated.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -28,6 +32,11 @@ PAGES = {
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "SECURITY.md": "security.md",
 }
+
+_HAN = r"[\u4e00-\u9fff]"
+_CHINESE_LINE_BREAK = re.compile(
+    r"(?<=[\u3001-\u9fff\uff01-\uff5e])\n(?=[\u3001-\u9fff\uff01-\uff5e])"
+)
 
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=[)\s])")
 
@@ -69,6 +78,24 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return f"]({os.path.relpath(_site_path(path), here)}{match['anchor'] or ''}"
 
     return _LINK.sub(rewrite, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Join lines of Chinese text, which a browser would show with a space in between."""
+    parts = re.split(r"(<pre.*?</pre>)", html, flags=re.DOTALL)
+    return "".join(
+        part if part.startswith("<pre") else _CHINESE_LINE_BREAK.sub("", part) for part in parts
+    )
+
+
+def on_post_build(config: Any) -> None:
+    """Separate the Chinese characters of the search index; queries are split in the browser."""
+    path = Path(config["site_dir"]) / "search/search_index.json"
+    index = json.loads(path.read_text(encoding="utf-8"))
+    for section in index["docs"]:
+        for field in ("title", "text"):
+            section[field] = re.sub(f"({_HAN})", "\u200b\\1\u200b", section[field])
+    path.write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
 
 
 def _find_outside_files(page: Path) -> Iterator[Path]:

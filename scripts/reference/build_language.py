@@ -6,6 +6,7 @@ that are out of date.
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import groupby
 from textwrap import indent
@@ -96,9 +97,14 @@ def _format_versions(function: BuildFunction) -> str:
 
 
 def _wrap_signature(text: str) -> str:
-    """Return a long call with its arguments on a line of their own, as ruff formats it."""
+    """Return a long call with its arguments on lines of their own, as ruff formats it."""
     name, _, arguments = text.partition("(")
-    return text if len(text) <= 100 else f"{name}(\n    {arguments[:-1]}\n)"
+    if len(text) <= 100:
+        return text
+    joined = arguments[:-1]
+    if len(joined) > 96:
+        joined = re.sub(r", (?=\w+=)", ",\n    ", joined) + ","
+    return f"{name}(\n    {joined}\n)"
 
 
 def _render_function(function: BuildFunction) -> str:

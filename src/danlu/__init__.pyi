@@ -80,6 +80,7 @@ def run(
     mount_host: bool | None = False,
     secrets: Sequence[str | Mapping[str, str]] | None = (),
     ssh: bool | None = False,
+    shell: Sequence[str] | None = (),
 ) -> None:
     """Run shell commands during the build. Each call is one bash script (`set -euo pipefail`)
     and one layer. Runs keep the order in which they are written, after all declarations.
@@ -92,6 +93,8 @@ def run(
             `/run/secrets/ID`. They never enter the image
         ssh: let the commands use the ssh agent that `danlu build --ssh default`
             forwards
+        shell: another program that gets the script as its last argument: `["/bin/sh",
+            "-c"]`
 
     Example:
         run(["make", "make install"], secrets=["token"])
@@ -141,6 +144,7 @@ class _Install:
         groups: Sequence[str] | None = (),
         extras: Sequence[str] | None = (),
         constraints: Sequence[str] | None = (),
+        torch_backend: str | None = "",
     ) -> None:
         """Install Python packages. Multiple calls are combined and resolved together.
 
@@ -156,6 +160,9 @@ class _Install:
             extras: extras of the `pyproject.toml`, too
             constraints: versions of packages that others need, as in `pip install -c`:
                 `urllib3<2`
+            torch_backend: take PyTorch's packages (`torch`, `torchvision` …), if they are
+                required by name, from its index for this hardware: `cpu`, `cu126`,
+                `rocm6.4`, `xpu`
 
         Example:
             install.python_packages(["numpy", "torch"], requirements="requirements.txt")

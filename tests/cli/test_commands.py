@@ -604,7 +604,8 @@ def test_init_prints_no_password_and_writes_none_into_comments(cli: Cli) -> None
         "RUN pip install https://ada:hunter2@h/x-1-py3-none-any.whl\n"
     )
     result = cli("init", "--from", "Dockerfile", "--force")
-    assert result.code == 0
+    assert result.code == 1
+    assert "does not do everything that Dockerfile says" in result.err
     assert "hunter2" not in result.out + result.err
     assert "ADD https://***@h/x" in Path("build.envd").read_text()
 

@@ -14,6 +14,7 @@ from danlu.cli.job_output.live import LiveJobRenderer
 from danlu.cli.job_output.table import render_job_table
 from danlu.cli.terminal import Terminal, text_width
 from danlu.commands.job_view_model import progress_bar
+from danlu.commands.jobs.report import ProgressBarFilter, decode_log_line
 from danlu.jobs.types import MAX_LINE_BYTES, JobView, ReplicaView
 from danlu.training.progress import TrainingProgress
 from tests.commands.fake_jobs import START, line, replica, view
@@ -60,6 +61,32 @@ def text_of(view: JobView, *, width: int = 80, height: int = 20) -> list[str]:
 )
 def test_control_sequences_are_stripped_from_log_lines(data: bytes, shown: str) -> None:
     assert format_log_line(line(data), plain()) == f"worker-0 │ {shown}".rstrip()
+
+
+def shown_states(*states: tuple[float, bytes]) -> list[str]:
+    """Return what the filter shows of parts at some seconds; those with a newline are whole."""
+    bars, shown = ProgressBarFilter(), []
+    for seconds, data in states:
+        at = START + timedelta(seconds=seconds)
+        whole = data.endswith(b"\n")
+        shown += bars.feed(
+            msgspec.structs.replace(line(data.removesuffix(b"\n")), time=at, whole=whole)
+        )
+    return [decode_log_line(line) for line in (*shown, *bars.flush())]
+
+
+def test_states_of_a_progress_bar_are_shown_every_second_and_the_last_one() -> None:
+    states = [(number / 10, b"\r%d%%" % number) for number in range(24)]
+    assert shown_states(*states, (2.4, b"done\n")) == ["0%", "10%", "20%", "23%", "done"]
+    # An end that overwrites the last state, a newline alone, and no end at all.
+    assert shown_states(*states, (2.4, b"\r24%\n")) == ["0%", "10%", "20%", "24%"]
+    assert shown_states(*states, (2.4, b"\n"), (2.4, b"\n")) == ["0%", "10%", "20%", "23%", ""]
+    assert shown_states(*states) == ["0%", "10%", "20%", "23%"]
+
+
+def test_states_of_a_long_progress_bar_are_shown_less_often() -> None:
+    states = [(number, b"\x1b[2K" if number % 2 else b"\r%d" % number) for number in range(3600)]
+    assert 30 < len(shown_states(*states)) < 90
 
 
 def test_the_parts_of_a_long_line_are_marked() -> None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from danlu.cli.output import TableCell, print_table
@@ -213,6 +214,17 @@ def test_the_times_of_the_end_are_written_into_the_manifest(cli: Cli, jobs: Fake
     again = cli("train", "-f", "job.yaml", "--grace", "5", "--dry-run").out
     assert "terminationGracePeriodSeconds: 5" in again
     assert "danlu.dev/finish-timeout: 600s" in again
+
+
+def test_every_failed_start_is_printed_with_its_reason(cli: Cli, jobs: FakeJobs) -> None:
+    failed = ReplicaView(
+        replica(0), "Failed", exit_code=127, reason="StartError", message="program x not found"
+    )
+    again = msgspec.structs.replace(failed, restarts=1)
+    jobs.next = JobScript([view("Restarting", failed), view("Restarting", again), SUCCEEDED], [])
+    err = cli(*TRAIN).err
+    assert "worker-0: failed (could not be started: program x not found)\n" in err
+    assert "worker-0: failed (could not be started: program x not found, restart 1)\n" in err
 
 
 def test_finishing_job_names_replicas_it_waits_for(cli: Cli, jobs: FakeJobs) -> None:

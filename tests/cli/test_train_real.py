@@ -164,6 +164,26 @@ def test_arguments_and_variables_arrive_byte_for_byte(
     ]
 
 
+def test_a_progress_bar_is_shown_while_it_runs_and_apart_from_the_next_line() -> None:
+    Path("bar.py").write_text(
+        "import os, sys, time\n"
+        "for n in range(2):\n"
+        "    os.write(2, b'\\r%d/2' % n)\n"
+        "    while not os.path.exists(f'go{n}'): time.sleep(0.01)\n"
+        "os.write(1, b'loss=0.5\\n')\n"
+    )
+    run = start_danlu("train", "bar.py", "--host-python", "--framework", "pytorch", "--name", "bar")
+    assert run.stdout is not None
+    assert run.stdout.readline() == "worker-0 │ 0/2\n"
+    Path("go0").touch()
+    wait_until(
+        lambda: "1/2" in Path(os.environ["DANLU_HOME"], "jobs/bar/logs/worker-0.log").read_text()
+    )
+    Path("go1").touch()
+    out, err = run.communicate(timeout=60)
+    assert out.splitlines() == ["worker-0 │ 1/2", "worker-0 │ loss=0.5"], err
+
+
 def test_a_killed_replica_is_named_with_its_signal(program: Cli) -> None:
     result = program(*TRAIN, "--worker", "2", "--", "kill")
     assert result.code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from danlu.environment.runtime_settings import ExposedPort
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.lang.functions.runtime import EnvironmentVariables
-from danlu.lang.functions.steps import CopyStep, RunStep
+from danlu.lang.functions.steps import CopyStep
 from danlu.lang.functions.vscode import VscodeExtensions
 
 
@@ -70,17 +71,45 @@ def test_commands_run_in_the_order_of_the_specification(tmp_path: Path) -> None:
         {
             "postStartCommand": {"a": "echo start", "b": ["echo", "two words"]},
             "postCreateCommand": "pip install -r requirements.txt && make assets",
-            "onCreateCommand": "apt-get update && apt-get install -y jq && ./tools.sh",
+            "onCreateCommand": ["sh", "-c", "echo $0 > created", "a b"],
+            "updateContentCommand": "sudo apt-get update && sudo apt-get install -y jq",
             "image": "debian:12",
         },
     )
-    assert environment.runtime_settings().init == ("make assets", "echo start", "echo 'two words'")
-    assert [step.commands for step in environment.steps if isinstance(step, RunStep)] == [
-        ("./tools.sh",)
-    ]
-    assert environment.python_packages[0].requirements == "requirements.txt"
-    assert "jq" in report.text
-    assert any("make assets" in note for note in report.notes)
+    assert environment.runtime_settings().init == (
+        "[ -e ~/.onCreateCommand-1 ] || (\nsh -c 'echo $0 > created' 'a b'\n)"
+        " && touch ~/.onCreateCommand-1",
+        "[ -e ~/.postCreateCommand-1 ] || (\npip install -r requirements.txt && make assets\n)"
+        " && touch ~/.postCreateCommand-1",
+        "echo start",
+        "echo 'two words'",
+    )
+    assert environment.steps == environment.python_packages == ()
+    assert environment.system_packages[0].names == ("jq",)
+    assert "packages that are only recommended" in report.omitted[0]
+
+
+def test_commands_after_the_creation_run_once_and_later_ones_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {
+        "image": "debian:12",
+        "onCreateCommand": "echo create >> log # note",
+        "postCreateCommand": ["sh", "-c", "echo post >> log"],
+        "postStartCommand": "echo start >> log",
+    }
+    _, environment = convert(tmp_path, values)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for _ in range(2):
+        for command in environment.runtime_settings().init:
+            subprocess.run(["/bin/sh", "-ec", command], cwd=tmp_path, check=True, timeout=20)
+    assert (tmp_path / "log").read_text().split() == ["create", "post", "start", "start"]
+
+
+def test_values_of_variables_are_written_as_javascript_does(tmp_path: Path) -> None:
+    values = '{"image": "x", "containerEnv": {"A": 1, "B": true, "C": 1.0, "D": 0.5}}'
+    _, environment = convert(tmp_path, values)
+    assert find_variables(environment) == {"A": "1", "B": "true", "C": "1", "D": "0.5"}
 
 
 def test_every_key_that_is_not_carried_over_is_listed(tmp_path: Path) -> None:
@@ -147,11 +176,11 @@ def test_dockerfile_is_read_with_its_arguments_target_and_context(tmp_path: Path
     report, environment = convert(tmp_path, {"build": build})
     assert environment.base.image == "debian:12"
     assert [step.source for step in environment.steps if isinstance(step, CopyStep)] == [
-        ".devcontainer/tool.sh"
+        ".devcontainer/tool.sh",
+        "/go",
     ]
     assert environment.system_packages[0].names == ("jq",)
-    assert "    # COPY --from=tools /go /go\n" in report.text
-    assert "#   RUN go build\n" in report.text
+    assert 'run(commands=["cd /", "go build"])' in report.text
     assert "build.options" in report.text
     assert "never" not in report.text
 

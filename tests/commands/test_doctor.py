@@ -6,6 +6,8 @@ import pytest
 
 from danlu.commands.doctor import DoctorCheck, run_checks
 from danlu.commands.remote.contexts import LOCAL, Context
+from danlu.sources.apt.host_config import HostApt
+from danlu.sources.apt.sources_list import SourceEntry
 from danlu.util.paths import Paths
 
 
@@ -50,6 +52,23 @@ def test_invalid_configuration_fails_a_check(paths: Paths) -> None:
     result = index_by_name(paths)["configuration"]
     assert not result.ok
     assert "nonsense" in result.detail
+
+
+def test_the_distributions_with_a_mirror_are_named(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = SourceEntry(("http://mirror.example/ubuntu",), "noble", ("main",))
+
+    async def read_ubuntu() -> HostApt:
+        return HostApt(entries=(entry,))
+
+    monkeypatch.setattr("danlu.commands.doctor.read_host_apt", read_ubuntu)
+    check = index_by_name(paths)["apt mirrors"]
+    assert (check.ok, check.optional) == (True, True)
+    assert check.detail == 'Ubuntu can be a base; base(os="debian…") needs [mirrors.debian]'
+    paths.config.mkdir(parents=True)
+    paths.config_file.write_text('[mirrors.debian]\nurls = ["http://mirror.example/debian"]')
+    assert index_by_name(paths)["apt mirrors"].detail == "Debian and Ubuntu can be a base"
 
 
 def test_store_check_counts_images(paths: Paths) -> None:

@@ -85,7 +85,7 @@ def test_cuda_libraries_without_a_gpu_are_pointed_out_with_the_line_to_write(
     locked = lock(("torch", 900_000_000), ("nvidia-cudnn-cu12", 600_000_000))
     assert describe(locked)[1] == (
         "hint: 600 MB of this are CUDA libraries, and this machine has no NVIDIA GPU; without"
-        ' them: "torch --index-url https://download.pytorch.org/whl/cpu"'
+        ' them: torch_backend="cpu"'
     )
     both = lock(("torch==2.13.0+cpu", 10**8), ("xgboost", 10**8), ("nvidia-nccl-cu12", 10**8))
     assert describe(both)[1].endswith('; without them: "xgboost-cpu"')

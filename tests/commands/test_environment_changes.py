@@ -11,6 +11,7 @@ import pytest
 
 from danlu.commands.build_file_text import append_lines
 from danlu.commands.environments.account_changes import AccountChanges
+from danlu.commands.environments.apt_origins import find_apt_packages
 from danlu.commands.environments.build_lines import render_build_lines
 from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
 from danlu.commands.environments.commit import copy_files
@@ -19,6 +20,7 @@ from danlu.commands.environments.file_changes import ChangedFile, FileAttributes
 from danlu.commands.environments.xattr_commands import format_capabilities
 from danlu.errors import UsageError
 from danlu.oci.overlay import make_whiteout
+from danlu.sandbox.layer_view import LayerView
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 
@@ -383,8 +385,11 @@ def test_private_and_large_files_are_named_and_not_copied(
     assert [problem.what for problem in changes.problems] == [f"/{path}"]
     assert copy_files(changes, upper, tmp_path) == ("", ())
     included = collect_changes(upper, [lower], included=[f"/{path.partition('/')[0]}/"])
-    is_private = changes.problems[0].reason.startswith("private")
-    assert is_private == (not included.problems)
+    is_chosen = changes.problems[0].reason.startswith(("private", "larger"))
+    assert is_chosen == (not included.problems)
+    if is_chosen:
+        directory, _ = copy_files(included, upper, tmp_path)
+        assert (tmp_path / directory / path).read_text() == text
 
 
 def write_accounts(tree: Path, **files: str) -> None:
@@ -423,7 +428,8 @@ def test_users_and_groups_become_commands(accounts: tuple[Path, Path]) -> None:
     )
     assert changes.accounts.commands == (
         "! grep -q '^old:' /etc/passwd || userdel old",
-        "! grep -q '^old:' /etc/group || groupdel old",
+        "sed -i '/^old:/d' /etc/group",
+        "test ! -e /etc/gshadow || sed -i '/^old:/d' /etc/gshadow",
         "grep -q '^eve:' /etc/group || groupadd -o -g 1000 eve",
         "usermod -s /bin/bash root",
         "grep -q '^eve:' /etc/passwd || useradd -l -M -N -K SUB_UID_COUNT=0 -K SUB_GID_COUNT=0"
@@ -674,3 +680,146 @@ def test_a_missing_function_is_an_error(tmp_path: Path) -> None:
     file.write_text("def build():\n    pass\n")
     with pytest.raises(UsageError, match="no function serve"):
         append_lines(file, "serve", ("install.go()",))
+
+
+def write_packages(tree: Path, *stanzas: str) -> None:
+    write_file(tree / "var/lib/dpkg/status", "\n\n".join(stanzas) + "\n")
+
+
+def describe_package(name: str, *lines: str, state: str = "install ok installed") -> str:
+    return "\n".join((f"Package: {name}", f"Status: {state}", "Version: 1.0", *lines))
+
+
+LIST = "deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages"
+
+
+def write_lists(tree: Path, origin: str = "Debian", *, name: str = LIST) -> None:
+    place = tree / "var/lib/apt/lists"
+    release = name.partition("_main_")[0]
+    write_file(place / f"{release}_InRelease", f"-----BEGIN\nOrigin: {origin}\n")
+    write_file(place / name, "Package: jq\nArchitecture: amd64\nVersion: 1.0\n\nPackage: x\n")
+
+
+def test_a_package_of_no_archive_is_named_and_not_written(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    local = describe_package("local", "Pre-Depends: base-files (>= 1)", "Depends: x | jq (>= 1)")
+    write_packages(upper, status_of("base-files"), describe_package("jq"), local)
+    write_file(upper / "var/lib/apt/extended_states", "Package: jq\nAuto-Installed: 1\n")
+    write_file(upper / "var/lib/dpkg/info/local.list", "/.\n/usr\n/usr/bin/local\n")
+    write_file(upper / "usr/bin/local")
+    write_lists(upper)
+    available = find_apt_packages(upper, LayerView([lower]))
+    assert available == {"jq": frozenset({"1.0"})}
+    changes = collect_changes(upper, [lower], available=available)
+    assert [problem.what for problem in changes.problems] == ["package local 1.0"]
+    assert changes.files == ()
+    # What only the local package needs is there as well.
+    assert render_build_lines(changes) == ['install.apt_packages(["jq"])']
+
+
+@pytest.mark.parametrize(
+    ("source", "origin", "is_known"),
+    [
+        ("", "Debian", True),
+        ("", "Ubuntu", True),
+        ("", "Docker", False),
+        ("deb https://me:x@deb.debian.org/debian/ x main\n", "Docker", True),
+    ],
+)
+def test_archives_that_were_added_by_hand_are_told_from_the_image_s(
+    trees: tuple[Path, Path], source: str, origin: str, is_known: bool
+) -> None:
+    upper, lower = trees
+    write_lists(upper, origin)
+    write_file(lower / "etc/apt/sources.list.d/x.list", source)
+    assert bool(find_apt_packages(upper, LayerView([lower]))) == is_known
+
+
+def test_without_lists_the_log_of_apt_says_what_it_installed(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    view = LayerView([lower])
+    assert find_apt_packages(upper, view) is None
+    write_file(
+        upper / "var/log/apt/history.log",
+        "\nStart-Date: 1\nCommandline: apt-get install jq\n"
+        "Install: jq:amd64 (1.0), libjq1:amd64 (1.0+b1, automatic)\nEnd-Date: 2\n"
+        "\nStart-Date: 3\nCommandline: apt install ./local_1.0.deb\n"
+        "Install: local:amd64 (1.0), needed:amd64 (2, automatic)\n",
+    )
+    expected = {"jq": "1.0", "libjq1": "1.0+b1", "needed": "2"}
+    found = {name: frozenset({version}) for name, version in expected.items()}
+    assert find_apt_packages(upper, view) == found
+
+
+def test_a_held_package_is_held_again(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_packages(lower, describe_package("aa"), describe_package("bb", state="hold ok installed"))
+    write_packages(upper, describe_package("aa", state="hold ok installed"), describe_package("bb"))
+    changes = collect_changes(upper, [lower])
+    assert render_build_lines(changes) == [
+        "run([\n"
+        '    "# what was changed by hand",\n'
+        "    \"echo 'aa hold' | dpkg --set-selections\",\n"
+        "    \"echo 'bb install' | dpkg --set-selections\",\n"
+        "])"
+    ]
+
+
+def test_diversions_are_named(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_packages(upper, status_of("base-files"))
+    write_file(upper / "var/lib/dpkg/diversions", "/bin/a\n/bin/a.distrib\n:\n")
+    (problem,) = collect_changes(upper, [lower]).problems
+    assert "dpkg-divert" in problem.what
+
+
+def test_a_directory_with_files_of_others_is_removed_with_a_package(
+    trees: tuple[Path, Path],
+) -> None:
+    upper, lower = trees
+    write_packages(lower, status_of("base-files", "ed", "tree"))
+    write_packages(upper, status_of("base-files", "tree"))
+    names = ("usr/share/doc/ed/copyright", "usr/share/doc/tree/copyright", "usr/lib/ed/x")
+    for name in names:
+        write_file(lower / name)
+    listing = "/.\n/usr\n/usr/share\n/usr/share/doc\n/usr/share/doc/ed\n/usr/lib\n/usr/lib/ed\n"
+    listing += "/usr/share/doc/ed/copyright\n/usr/lib/ed/x\n"
+    write_file(lower / "var/lib/dpkg/info/ed.list", listing)
+    remove_entry(upper / "usr/share/doc")
+    remove_entry(upper / "usr/lib/ed")
+    changes = collect_changes(upper, [lower])
+    assert [change.path for change in changes.files] == ["/usr/share/doc"]
+    assert changes.system.removed == ("ed",)
+
+
+def test_renamed_accounts_are_renamed(accounts: tuple[Path, Path]) -> None:
+    upper, lower = accounts
+    write_accounts(
+        upper,
+        passwd="root:x:0:0:root:/root:/bin/sh\nnew:x:9:9::/:/bin/bash\n",
+        group="root:x:0:\nteam:x:9:\n",
+        shadow="root:*:1:0:99999:7:::\nnew:*:1:0:99999:7:::\n",
+        gshadow="root:*::\nteam:*::\n",
+    )
+    changes = collect_changes(upper, [lower])
+    assert changes.problems == ()
+    assert changes.accounts.commands == (
+        "! grep -q '^old:' /etc/passwd || usermod -l new old",
+        "! grep -q '^old:' /etc/group || groupmod -n team old",
+        "usermod -s /bin/bash new",
+    )
+
+
+def test_directories_of_what_belongs_to_no_build_are_no_changes(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(upper / "root/.jupyter/lab/workspaces/default.jupyterlab-workspace", "{}")
+    write_file(upper / "root/.local/share/jupyter/runtime/x")
+    for name in (".jupyter", ".jupyter/lab", ".local"):
+        (upper / "root" / name).chmod(0o700)
+    assert collect_changes(upper, [lower]).is_empty
+    write_file(upper / "root/.jupyter/lab/user-settings/x", "{}")
+    (upper / "opt/empty").mkdir(parents=True)
+    changed = [change.path for change in collect_changes(upper, [lower]).files]
+    assert "/opt/empty" in changed
+    assert "/root/.jupyter" in changed
+    assert "/root/.local" not in changed

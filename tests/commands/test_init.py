@@ -16,17 +16,15 @@ from hypothesis import strategies as st
 from danlu.cli.init import command
 from danlu.commands.fmt import format_text
 from danlu.commands.init import InitReport, init, init_from_template
-from danlu.commands.init.dockerfile import read_dockerfile
-from danlu.commands.init.draft import BuildFileDraft, DraftCall
 from danlu.commands.init.host import PYTHONS, detect_release, parse_image_release
 from danlu.commands.init.template import list_templates
 from danlu.environment.conda import CondaEnvironment, CondaPackages
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.lang.evaluation import evaluate
-from danlu.lang.functions.config import ImageEntrypoint, JupyterServer
+from danlu.lang.functions.config import JupyterServer
 from danlu.lang.functions.runtime import EnvironmentVariables
-from danlu.lang.functions.steps import CopyStep, RunStep
+from danlu.lang.functions.steps import RunStep
 
 
 class OneFile:
@@ -375,275 +373,6 @@ def test_manifest_of_pixi_is_refused_with_the_command_that_exports_it(tmp_path: 
     assert "requirements.txt" in report.source
 
 
-DOCKERFILE = """\
-# syntax=docker/dockerfile:1
-ARG PY=3.11
-FROM python:${PY}-slim AS app
-ENV DEBIAN_FRONTEND=noninteractive LANG="C.UTF-8" \\
-    PATH=/opt/tool/bin:$PATH
-WORKDIR /app
-RUN apt-get update && apt-get install -y --no-install-recommends git \\
-    # a comment in between
-    ffmpeg && \\
-    rm -rf /var/lib/apt/lists/*
-COPY requirements.txt .
-RUN pip install --no-cache-dir -r requirements.txt && pip install "torch==2.4.*" --index-url https://example.org/simple
-COPY . /app
-RUN ./configure "a && b" && make -j4; echo done
-EXPOSE 8080
-HEALTHCHECK CMD true
-ENTRYPOINT ["python", "main.py"]
-"""
-
-
-def test_dockerfile_becomes_declarations_and_steps(tmp_path: Path) -> None:
-    write(tmp_path, "requirements.txt", "numpy\n")
-    source = write(tmp_path, "Dockerfile", DOCKERFILE)
-    report, environment = init_and_evaluate(tmp_path, source=source)
-    assert environment.base.image == "python:3.11-slim"
-    assert environment.python is None
-    assert environment.system_packages[0].names == ("git", "ffmpeg")
-    assert names(environment) == ["torch==2.4.*"]
-    assert [
-        package.requirements for package in environment.python_packages if package.requirements
-    ] == ["requirements.txt"]
-    assert environment.pip_index is not None
-    assert (
-        dict(environment.find_all(EnvironmentVariables)[0].values)["DEBIAN_FRONTEND"]
-        == "noninteractive"
-    )
-    assert environment.find_all(EnvironmentVariables)[0].path == ("/opt/tool/bin",)
-    assert environment.find(ImageEntrypoint) == ImageEntrypoint(("python", "main.py"))
-    assert [(s.source, s.target) for s in environment.steps if isinstance(s, CopyStep)] == [
-        (".", "/app")
-    ]
-    assert run_commands(environment) == [
-        ("cd /app", './configure "a && b"', "make -j4", "echo done")
-    ]
-    assert "HEALTHCHECK CMD true" in report.text
-    assert "EXPOSE 8080" in report.text
-
-
-def test_python_of_a_debian_image_is_installed(tmp_path: Path) -> None:
-    text = (
-        "FROM debian:bookworm-slim\n"
-        "RUN apt-get install -y python3 python3-pip git\n"
-        "RUN pip3 install numpy\n"
-    )
-    _, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", text))
-    assert environment.python is not None
-    assert environment.python.version == "3.11"
-    assert environment.system_packages[0].names == ("git",)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "if true; then apt-get install -y git; fi",
-        "apt-get install -y $PACKAGES",
-        "pip install .",
-        "curl x | sh && (cd /tmp; make)",
-        "pip install numpy || true",
-    ],
-)
-def test_complex_shell_commands_are_kept(tmp_path: Path, script: str) -> None:
-    text = f"FROM python:3.11\nRUN {script}\n"
-    _, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", text))
-    assert run_commands(environment) == [(script,)]
-    assert environment.system_packages == ()
-
-
-def init_dockerfile(tmp_path: Path, text: str) -> tuple[InitReport, Environment]:
-    source = write(tmp_path, "Dockerfile", text)
-    return init_and_evaluate(tmp_path, source=source, force=True)
-
-
-def copies(environment: Environment) -> list[tuple[str, str, str]]:
-    steps = [step for step in environment.steps if isinstance(step, CopyStep)]
-    return [(step.source, step.target, step.image) for step in steps]
-
-
-def test_stages_that_a_stage_starts_from_are_part_of_it(tmp_path: Path) -> None:
-    report, environment = init_dockerfile(
-        tmp_path,
-        "ARG VARIANT=base\n"
-        "FROM --platform=linux/amd64 python:3.11-slim AS Base\n"
-        "ARG MODE=fast\nENV ONE=1 PATH=/opt/one:$PATH\nWORKDIR /src\n"
-        "RUN apt-get update && apt-get install -y git\n"
-        "COPY requirements.txt ./\nRUN pip install -r requirements.txt\nRUN make one $MODE\n"
-        "FROM alpine AS unused\nRUN apk add curl\n"
-        "FROM ${VARIANT} AS dev\nENV TWO=$ONE\nWORKDIR sub\nRUN pip install pytest\n"
-        "FROM dev\nRUN make two\n",
-    )
-    assert environment.base.image == "python:3.11-slim"
-    assert environment.system_packages[0].names == ("git",)
-    assert names(environment) == ["pytest"]
-    assert 'requirements="requirements.txt"' in report.text
-    assert dict(environment.find_all(EnvironmentVariables)[0].values) == {"ONE": "1", "TWO": "1"}
-    assert environment.find_all(EnvironmentVariables)[0].path == ("/opt/one",)
-    assert run_commands(environment) == [("cd /src", "make one fast"), ("cd /src/sub", "make two")]
-    assert copies(environment) == []
-    (note,) = report.notes
-    assert note.endswith("does not need the others: unused")
-
-
-def test_a_named_stage_of_a_dockerfile_is_read(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        "Dockerfile",
-        "FROM debian:12 AS a\nRUN make a\nFROM a AS b\nRUN make b\n"
-        "FROM scratch\nCOPY --from=b / /\n",
-    )
-    for target, commands in (("A", ["make a"]), ("1", ["make a", "make b"])):
-        draft = BuildFileDraft()
-        read_dockerfile(path, draft, target=target)
-        assert draft.image == "debian:12"
-        assert [
-            dict(step.keywords)["commands"] for step in draft.steps if isinstance(step, DraftCall)
-        ] == [[command] for command in commands]
-    for target in ("x", "3"):
-        with pytest.raises(UsageError, match=f"has no stage '{target}'"):
-            read_dockerfile(path, BuildFileDraft(), target=target)
-
-
-@pytest.mark.parametrize("python", [False, True])
-def test_a_stage_that_files_are_copied_from_becomes_a_function(
-    tmp_path: Path, python: bool
-) -> None:
-    source = write(
-        tmp_path,
-        "Dockerfile",
-        "ARG FLAG=-O2\n"
-        "FROM debian:12 AS sources\nRUN mkdir /s\n"
-        "FROM gcc:14 AS build\nARG FLAG\nENV CC=gcc\nRUN apt-get install -y cmake\n"
-        "COPY --from=sources /s /src\nRUN make $FLAG\n"
-        "FROM alpine AS unused\nRUN apk add curl\n"
-        "FROM python:3.11\nWORKDIR /app\nCOPY --from=build /src/out/* lib/\n"
-        "COPY --from=1 /src/LICENSE .\nCOPY main.py .\n",
-    )
-    report, environment = init_and_evaluate(tmp_path, source=source, python=python)
-    assert list(environment.sources) == ["sources", "stage_1"], "`build` is the environment"
-    stage = environment.sources["stage_1"]
-    assert stage.base.image == "gcc:14"
-    assert stage.system_packages[0].names == ("cmake",)
-    assert dict(stage.find_all(EnvironmentVariables)[0].values) == {"CC": "gcc"}
-    assert CopyStep("/s", "/src", function="sources") in stage.steps
-    assert run_commands(stage) == [("make -O2",)]
-    assert environment.steps == (
-        CopyStep("/src/out/*", "/app/lib/", function="stage_1"),
-        CopyStep("/src/LICENSE", "/app/", function="stage_1"),
-        CopyStep("main.py", "/app/"),
-    )
-    (note,) = report.notes
-    assert note.endswith("does not need the others: unused")
-
-
-def test_files_of_another_stage_are_named_where_they_would_be_copied(tmp_path: Path) -> None:
-    report, environment = init_dockerfile(
-        tmp_path,
-        "FROM scratch AS b\nWORKDIR /src\nRUN <<EOF\nmake x\nmake y\nEOF\n"
-        "FROM python:3.11\nRUN echo 1\nCOPY --from=b /x /y\nRUN echo 2\nCOPY --from=0 /z /\n",
-    )
-    assert environment.base.image == "python:3.11"
-    assert run_commands(environment) == [("echo 1",), ("echo 2",)]
-    _, _, steps = report.text.partition("echo 1")
-    before, _, after = steps.partition("echo 2")
-    assert "    # COPY --from=b /x /y\n" in before
-    for line in ("FROM scratch", "WORKDIR /src", "RUN make x", "make y"):
-        assert f"    #   {line}\n" in before
-    assert "    # COPY --from=0 /z /\n    # Files of stage b, see above." in after
-    assert [note.partition(" was not")[0] for note in report.notes] == [
-        "`COPY --from=b /x /y`",
-        "`COPY --from=0 /z /`",
-    ]
-
-
-def test_files_of_an_image_are_copied_from_it(tmp_path: Path) -> None:
-    _, environment = init_dockerfile(
-        tmp_path,
-        "ARG UV=0.5\nFROM ghcr.io/astral-sh/uv:$UV AS uv\nFROM python:3.11 AS main\n"
-        "COPY --from=uv /uv /bin/uv\nCOPY --from=busybox /bin/sh /bin/\nCOPY --from=late /a /b\n"
-        "FROM python:3.12 AS late\nRUN make\nFROM main\n",
-    )
-    assert environment.base.image == "python:3.11"
-    assert copies(environment) == [
-        ("/uv", "/bin/uv", "ghcr.io/astral-sh/uv:0.5"),
-        ("/bin/sh", "/bin/", "busybox"),
-        ("/a", "/b", "late"),  # a stage is known only below it
-    ]
-
-
-@pytest.mark.parametrize(
-    ("install", "copy"),
-    [
-        (
-            "RUN python -m venv /opt/venv && /opt/venv/bin/pip install -r req.txt rich",
-            "/opt/venv /opt/venv",
-        ),
-        ("RUN pip install --user -r req.txt rich", "/root/.local /root/.local"),
-        ("RUN pip install --prefix=/install -r req.txt rich", "/install /usr/local"),
-        (
-            "RUN pip install -r req.txt rich",
-            "/usr/local/lib/python3.11/site-packages /usr/local/lib/python3.11/site-packages",
-        ),
-    ],
-)
-def test_packages_of_another_stage_are_installed(tmp_path: Path, install: str, copy: str) -> None:
-    report, environment = init_dockerfile(
-        tmp_path,
-        "FROM python:3.11 AS b\nWORKDIR /w\nRUN apt-get install -y gcc\nCOPY deps/req.txt .\n"
-        f"{install}\nFROM python:3.11-slim\nCOPY --from=b {copy}\n",
-    )
-    assert names(environment) == ["rich"]
-    assert 'requirements="deps/req.txt"' in report.text
-    assert environment.base.image == "python:3.11-slim"
-    assert (environment.system_packages, environment.steps, report.notes) == ((), (), ())
-
-
-def test_packages_of_a_stage_that_does_more_are_installed_and_the_rest_is_named(
-    tmp_path: Path,
-) -> None:
-    report, environment = init_dockerfile(
-        tmp_path,
-        "FROM python:3.11 AS b\nRUN pip install rich && pip install .\n"
-        "FROM python:3.11-slim\nCOPY --from=b /opt/venv /opt/venv\n",
-    )
-    assert names(environment) == ["rich"]
-    assert "#   RUN pip install rich && pip install .\n" in report.text
-    assert len(report.notes) == 1
-
-
-def test_files_of_bind_mounts_are_named(tmp_path: Path) -> None:
-    report, environment = init_dockerfile(
-        tmp_path,
-        "FROM python:3.11 AS b\nRUN make\nFROM python:3.11\n"
-        "RUN --mount=type=cache,target=/c --mount=from=b,target=/b cp /b/x /x\n"
-        "RUN --mount=type=cache,target=/c echo 1\n"
-        "RUN --mount=type=bind,source=r.txt,target=r.txt pip install -r r.txt\n",
-    )
-    assert run_commands(environment) == [("cp /b/x /x",), ("echo 1",)]
-    assert report.text.count("# RUN --mount") == 1
-    assert "    # RUN --mount=from=b,target=/b: copy the files" in report.text
-    assert 'requirements="r.txt"' in report.text
-
-
-def test_stages_that_copy_from_one_another_end(tmp_path: Path) -> None:
-    stages = [f"FROM debian:12 AS s{i}\nRUN make\nCOPY --from=s{i} / /\n" for i in range(20)]
-    stages += [
-        f"FROM debian:12 AS t{i}\n" + f"COPY --from=t{i - 1} /opt/venv /\n" * 2 for i in range(40)
-    ]
-    _, environment = init_dockerfile(tmp_path, "".join(stages))
-    assert environment.base.image == "debian:12"
-    with pytest.raises(UsageError, match="more than 200 stages"):
-        init_dockerfile(tmp_path, "FROM x\n" * 201)
-
-
-@pytest.mark.parametrize("text", ["", "RUN x\n", "FROM scratch\n", "FROM\n"])
-def test_dockerfile_without_a_base_is_an_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError):
-        init(tmp_path, source=write(tmp_path, "Dockerfile", text))
-
-
 def notebook(*cells: str) -> str:
     return json.dumps(
         {"cells": [{"cell_type": "code", "source": cell.splitlines(True)} for cell in cells]}
@@ -712,7 +441,7 @@ def test_strings_are_quoted_for_starlark_and_python(tmp_path: Path) -> None:
     _, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", hostile))
     values = dict(environment.find_all(EnvironmentVariables)[0].values)
     assert values == {"A": 'q"uote \\ back', "B": "丹炉", "C": "tab\there"}
-    assert run_commands(environment) == [('echo \'"""\' "\\n"',)]
+    assert run_commands(environment) == [("cd /", 'echo \'"""\' "\\n"')]
 
 
 @pytest.mark.parametrize(

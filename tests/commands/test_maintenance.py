@@ -89,3 +89,15 @@ def test_sweep_starts_only_for_leftovers_and_unless_disabled(
         leave_behind(store.root)
         start_sweep(store, settings)
     assert [words[-1] for words in started] == (["sweep"] if wanted != "off" else [])
+
+
+def test_sweep_starts_for_an_interrupted_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **_: started.append(words))
+    settings = Settings(Paths.of({"DANLU_HOME": str(tmp_path)}), Configuration())
+    (settings.paths.cache / "uv" / ".tmpXyz123").mkdir(parents=True)
+    with Store.open(tmp_path / "store") as store:
+        start_sweep(store, settings)
+    assert [words[-1] for words in started] == ["sweep"]

@@ -143,6 +143,16 @@ def test_variable_replaces_the_manifests_in_the_main_container(
     ]
 
 
+def test_environment_of_a_build_file_runs_the_main_container_in_the_project(
+    project: Path, settings: Settings
+) -> None:
+    (project / "build.envd").write_text("def build():\n    base(os='debian12')\n")
+    found = plan_manifest(project, settings, env="build.envd")
+    assert container(found)["workingDir"] == "/workspace"
+    assert "workingDir" not in container(found, "beside")
+    assert "workingDir" not in container(plan_manifest(project, settings, image="x"))
+
+
 def test_generated_name_is_completed_or_replaced(project: Path, settings: Settings) -> None:
     text = MANIFEST.replace("{name: demo}", "{generateName: run-}")
     (project / "job.yaml").write_text(text)

@@ -78,7 +78,7 @@ def write_lock(
     lock = Lock()
     for platform in platforms or (host_platform(),):
         lock = lock.replace_function("build", make_lock(opened, platform, packages))
-    opened.write_lock(lock)
+    opened.lock_file.write(lock)
 
 
 def make_lock(
@@ -138,12 +138,23 @@ def test_plan_has_the_settings_that_restricted_the_packages(
     locked = make_lock(opened, host_platform(), (package("numpy"),))
     constraint = LockedSetting("constraint", "numpy<2", "pip's configuration", "numpy")
     locked = msgspec.structs.replace(locked, package_settings=(constraint,))
-    opened.write_lock(Lock().replace_function("build", locked))
+    opened.lock_file.write(Lock().replace_function("build", locked))
     plan = plan_build(Project.open(None, directory=tmp_path), settings=settings)
     assert plan.lock == "fits"
     assert [str(item) for item in plan.package_settings] == [
         "constraint: numpy<2 (pip's configuration)"
     ]
+
+
+@pytest.mark.parametrize("argument", ['constraints=["urllib3<2"]', 'torch_backend="cpu"'])
+def test_an_argument_that_decides_versions_makes_the_lock_stale(
+    tmp_path: Path, settings: Settings, argument: str
+) -> None:
+    write_lock(project(tmp_path), package("numpy"))
+    text = FILE.replace("install.python_packages(", f"install.python_packages({argument}, name=")
+    assert text != FILE
+    plan = plan_build(project(tmp_path, text), settings=settings)
+    assert (plan.lock, plan.stale) == ("stale", "Python packages")
 
 
 def test_changed_line_makes_the_lock_stale(tmp_path: Path, settings: Settings) -> None:
@@ -435,7 +446,7 @@ def production():
     system = LockedSystem(digest_system_inputs(environment, base, None))
     packages = digest_package_inputs(environment, base, None, opened.inputs(environment))
     own = FunctionLock(str(host_platform()), base, system=system, packages_inputs=packages)
-    opened.write_lock(Lock({"production": own}))
+    opened.lock_file.write(Lock({"production": own}))
     plan = plan_build(opened, settings=settings)
     assert (plan.lock, plan.stale) == ("stale", "build: everything")
 

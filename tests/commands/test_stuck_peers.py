@@ -11,7 +11,7 @@ import pytest
 
 from danlu.commands.environments import docker_changes, docker_images
 from danlu.commands.remote.program_transfer import _send_files
-from danlu.commands.remote.project_sync import ProjectLink
+from danlu.commands.remote.project_sync import RemoteProject
 from danlu.commands.remote.remote_host import RemoteHost
 from danlu.commands.settings import load_settings
 from danlu.engine.docker.command import DockerCommand
@@ -55,8 +55,8 @@ def test_project_is_not_sent_for_ever(place: Path) -> None:
     project = place / "project"
     project.mkdir()
     paths = Paths.of({"DANLU_HOME": str(place / "home")})
-    link = ProjectLink(RemoteHost("ssh://box"), project, paths)
-    for transfer in (link.send_project, link.fetch_changes):
+    copy = RemoteProject(RemoteHost("ssh://box"), project, paths)
+    for transfer in (copy.send_changes, copy.fetch_changes):
         with pytest.raises(TemporaryError, match="ssh did nothing for"):
             transfer()
         wait_for(lambda: has_ended(place))
@@ -90,7 +90,7 @@ def test_image_is_not_loaded_for_ever(
 def test_changes_of_a_container_are_not_read_for_ever(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = SimpleNamespace(mounts=(), account=None)
+    settings = SimpleNamespace(mounts=(), account=None, earlier_targets=())
     monkeypatch.setattr(docker_changes, "read_settings", lambda environment: settings)
     monkeypatch.setattr(docker_changes, "container_name", lambda environment: "box")
     environment = Mock(read_spec=lambda: SimpleNamespace(engine="docker"))

@@ -26,6 +26,12 @@ from tests.commands.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progres
 EIGHT = build_grid(parse_axes(["lr=0.1:0.8:0.1"]))
 
 
+def test_a_value_of_a_pattern_is_not_called_a_loss() -> None:
+    assert parse_objective(pattern="accuracy=(.*)").title == "value"
+    assert parse_objective("accuracy", pattern="accuracy=(.*)").title == "accuracy"
+    assert parse_objective().title == "loss"
+
+
 def make(number: int, point: Point) -> Submission:
     framework = find_framework("pytorch")
     return build_trial_submission(submission(), point, framework=framework, name=f"mnist-{number}")

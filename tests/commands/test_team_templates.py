@@ -139,6 +139,12 @@ def test_a_directory_and_a_single_file_are_templates(
     assert list_tree(other) == ["build.envd"]
 
 
+def test_a_directory_of_templates_lists_them(template: Path, project: Path) -> None:
+    with pytest.raises(UsageError, match="is not a template") as caught:
+        init_from_template(project, str(template))
+    assert caught.value.hint == "templates there: text, vision; add one to the path"
+
+
 def test_a_python_build_file_is_copied_and_not_executed(
     template: Path, project: Path, tmp_path: Path
 ) -> None:

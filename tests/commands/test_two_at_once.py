@@ -180,7 +180,7 @@ def test_an_image_is_recorded_with_the_lock_that_it_was_built_from(
 ) -> None:
     project = open_project(directory, settings)
     environment = project.environment()
-    project.write_lock(project.lock.replace_function("build", make_lock(environment)))
+    project.lock_file.write(project.lock.replace_function("build", make_lock(environment)))
     request = BuildRequest(project, settings, BuildOptions(), lambda event: None)
     lock_request = build_image.make_lock_request(request, environment)
     before = project.lock_path.read_text()

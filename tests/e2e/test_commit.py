@@ -256,6 +256,12 @@ def test_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None:
     echo '# changed by hand' >>/opt/venv/lib/python3.11/site-packages/idna/core.py
     rm /opt/venv/lib/python3.11/site-packages/requests/help.py
     setcap cap_kill+ep /usr/bin/tree
+    apt-mark hold tree >/dev/null
+    rm /usr/share/doc/tree/copyright
+    groupmod -n renamed games
+    usermod -l newman man
+    echo x >'/opt/new
+line'
     """
     make_changes(danlu, project, f"{script}\n{packages}")
     check_rebuild(danlu, project)
@@ -294,12 +300,21 @@ def test_many_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None
         check_rebuild(danlu, project)
 
 
-# Podman's own `podman diff` fails if a file replaces a directory.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "engine", [pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd"))]
+    "engine",
+    [
+        pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd")),
+        pytest.param("podman", marks=pytest.mark.needs("podman")),
+    ],
 )
 def test_changes_in_containers_are_reproduced(danlu: Danlu, project: Path, engine: str) -> None:
     for seed in range(3):
-        make_changes(danlu, project, ChangeWriter(seed, engine).write_script(2))
+        writer = ChangeWriter(seed, engine)
+        make_changes(danlu, project, writer.write_script(1))
+        if seed:
+            # The container is created again, with other settings.
+            danlu("stop", cwd=project)
+            danlu("up", "-d", "--env", f"A={seed}", cwd=project)
+        make_changes(danlu, project, writer.write_script(1))
         check_rebuild(danlu, project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
 import re
 import subprocess
 import threading
@@ -93,6 +94,21 @@ def test_options_in_a_list_of_packages_choose_index_and_version(
     assert "s3cr3t" not in (project.directory / "danlu.lock").read_text()
 
 
+def test_an_index_without_pip_suffices_for_a_requirements_file(
+    project: Project, index: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, directory = index
+    publish(directory, "elixir", "1.0")
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    (project.directory / "r.txt").write_text(f"--index-url {url}\nelixir\n")
+    project.write('install.python_packages(requirements="r.txt")')
+    assert "no index of the project has pip" in project("lock").stderr
+    assert project.run("python", "-c", "import elixir; print(elixir.VERSION)") == "1.0"
+    assert "up to date" in project("build", "--frozen", "--offline").stderr
+
+
 def test_groups_and_extras_of_a_pyproject_are_installed(project: Project) -> None:
     (project.directory / "pyproject.toml").write_text(
         '[project]\nname = "mine"\nversion = "1"\ndependencies = ["six==1.16.0"]\n'
@@ -164,6 +180,89 @@ def test_build_requirements_are_locked_and_nothing_else_is_built_with(
     assert "build requirements changed" in project("build", "--frozen", check=False).stderr
     project("build")
     assert lock.read_text() == text
+
+
+@pytest.mark.slow
+def test_build_settings_of_this_machine_reach_every_build(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata is that of what is installed: one build must not differ from the other."""
+    version = '[tool.setuptools.dynamic]\nversion = { attr = "six.__version__" }\n'
+    text = SETUPTOOLS.replace("setuptools<80", "setuptools").replace(
+        'version = "1.0"', 'dynamic = ["version"]'
+    )
+    write_package(project.directory / "lib", text + version)
+    (project.directory / "lib/setup.py").write_text(
+        "import setuptools, six\nassert int(setuptools.__version__.split('.')[0]) < 70\n"
+        "setuptools.setup()\n"
+    )
+    (project.directory / "limits.txt").write_text("setuptools<70\n")
+    (project.directory / "uv.toml").write_text(
+        'build-constraint-dependencies = ["six==1.16.0"]\n'
+        '[extra-build-dependencies]\nmine = ["six"]\n'
+    )
+    monkeypatch.setenv("PIP_BUILD_CONSTRAINT", str(project.directory / "limits.txt"))
+    project.write('install.python_packages(["./lib"])')
+    code = "import importlib.metadata as m; print(m.version('mine'))"
+    assert project.run("python", "-c", code) == "1.16.0"
+    (mine,) = (item for item in read_lock_table(project)["packages"] if item["name"] == "mine")
+    assert mine["version"] == "1.16.0"
+    # Another limit is applied although the package did not change.
+    (project.directory / "uv.toml").write_text(
+        'build-constraint-dependencies = ["six==1.15.0"]\n'
+        '[extra-build-dependencies]\nmine = ["six"]\n'
+    )
+    project.write('install.python_packages(["./lib", "iniconfig"])')
+    assert project.run("python", "-c", code) == "1.15.0"
+
+
+HATCH_VCS = """\
+[build-system]
+requires = ["hatchling", "hatch-vcs"]
+build-backend = "hatchling.build"
+[project]
+name = "mine"
+dynamic = ["version"]
+[tool.hatch.version]
+source = "vcs"
+"""
+SETUPTOOLS_SCM = """\
+[build-system]
+requires = ["setuptools>=64", "setuptools-scm>=8"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "mine"
+dynamic = ["version"]
+[tool.setuptools_scm]
+[tool.setuptools]
+packages = ["mine"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pyproject", "name"), [(HATCH_VCS, "-e ."), (SETUPTOOLS_SCM, ".")])
+def test_a_version_derived_from_git_is_locked_and_built(
+    project: Project, monkeypatch: pytest.MonkeyPatch, pyproject: str, name: str
+) -> None:
+    write_package(project.directory, pyproject)
+    (project.directory / "mine/words.txt").write_text("tracked\n")
+    project.write(f'install.python_packages(["{name}"])')
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(project.directory)]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "1"], ["tag", "v1.2"]):
+        subprocess.run([*git, *arguments], check=True)
+    (project.directory / "mine/words.txt").write_text("changed\n")
+    subprocess.run([*git, "commit", "-qam", "2"], check=True)
+    code = "import importlib.metadata as m, mine; print(m.version('mine')); "
+    code += "print(open(mine.__file__.replace('__init__.py', 'words.txt')).read())"
+    version, word = project.run("python", "-c", code).split()
+    assert re.fullmatch(r"1\.3\.dev1\+g[0-9a-f]+", version)
+    assert word == "changed"
+    assert "up to date" in project("build", "--frozen", "--offline").stderr
+    (project.directory / "danlu.lock").unlink()
+    monkeypatch.setenv("SETUPTOOLS_SCM_PRETEND_VERSION", "7.5")
+    project("lock")
+    monkeypatch.delenv("SETUPTOOLS_SCM_PRETEND_VERSION")
+    assert project.run("python", "-c", code).split()[0] == "7.5"
 
 
 @pytest.mark.parametrize(

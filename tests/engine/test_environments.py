@@ -491,6 +491,51 @@ def test_changed_options_keep_the_files(danlu: Danlu, project: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
+def test_commit_finds_what_was_changed_before_the_settings_were(
+    danlu: Danlu, project: Path, tmp_path: Path
+) -> None:
+    start(danlu, project, "-v", f"{project}:/data/in:ro")
+    run_inside(
+        danlu,
+        project,
+        """echo kept >/kept; mkdir -p /opt/d; echo x >/opt/d/x; rm /bin/awk; chmod 700 /bin/busybox
+        ln -s nowhere /opt/link; ln /opt/d/x /opt/d/y; rm /bin/nc; mkdir /bin/nc""",
+    )
+    danlu("stop", "digits", cwd=project)
+    start(danlu, project, "--env", "A=1")
+    run_inside(danlu, project, "echo more >/more; echo more >>/kept; rm -r /opt/d; rm /bin/df")
+    danlu("stop", "digits", cwd=project)
+    start(danlu, project, "--env", "A=2")
+    commit = danlu("commit", "digits", "--tag", "box:2", cwd=project)
+    assert set(re.findall(r"^[-+~] .*", commit.stderr, re.MULTILINE)) == {
+        "- /bin/awk",
+        "- /bin/df",
+        "~ /bin/busybox (mode 0700)",
+        "~ /bin/nc",
+        "+ /kept (10 B)",
+        "+ /more (5 B)",
+        "+ /opt",
+        "+ /opt/link -> nowhere",
+    }
+    script = "cat /kept /more; ls /bin/awk || echo removed; test -d /bin/nc"
+    run = danlu("run", "--image", "box:2", "--", "sh", "-c", script, cwd=project)
+    assert run.stdout == "kept\nmore\nmore\nremoved\n"
+
+
+@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
+def test_changes_that_are_discarded_are_counted(danlu: Danlu, project: Path) -> None:
+    start(danlu, project)
+    assert "discarded" not in danlu("down", "digits", cwd=project).stderr
+    start(danlu, project)
+    run_inside(danlu, project, "mkdir -p /opt/d; echo x >/opt/d/x; echo x >/opt/y; mkdir -p /run/z")
+    up = danlu("up", "--image", "box:1", "-d", "-n", "digits", "--recreate", cwd=project)
+    assert "discarded 2 changed files (/opt, /opt/d); `danlu commit` keeps such" in up.stderr
+    run_inside(danlu, project, "rm /bin/awk")
+    down = danlu("down", "digits", cwd=project)
+    assert "discarded 1 changed file (/bin); `danlu commit` keeps such changes" in down.stderr
+
+
 def test_a_changed_variable_is_applied(danlu: Danlu, project: Path) -> None:
     start(danlu, project, "--env", "A=1")
     danlu("stop", "digits", cwd=project)

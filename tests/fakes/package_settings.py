@@ -90,7 +90,7 @@ _UV_VALUES: dict[str, object] = {
     "dependency-metadata": [{"name": "limited", "version": "2.0", "requires-dist": []}],
     "exclude-dependencies": ["limited"],
     "exclude-newer-package": {"limited": "2100-01-01"},
-    "extra-build-dependencies": {"absent": ["setuptools"]},
+    "extra-build-dependencies": {"built": ["build-helper<1000"]},
     "extra-build-variables": {"absent": {"X": "y"}},
     "extra-index-url": ["file://{files}/more/simple"],
     "find-links": ["file://{files}/more"],

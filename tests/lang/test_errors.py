@@ -14,6 +14,12 @@ from tests.lang.support import InMemoryLoader, body, finding, get_marked_text
 CALLS = [
     ("install.pyton()", "install has no function 'pyton'", "install.pyton()", "install.python"),
     ("install.zig()", "no function 'zig'", "install.zig()", "it has: apt_packages, codex"),
+    (
+        "install.pip_packages(['a'])",
+        "install has no function 'pip_packages'",
+        "install.pip_packages(['a'])",
+        "install.python_packages",
+    ),
     ("runtime.gpu(1)", "runtime has no function 'gpu'", "runtime.gpu(1)", "config.gpu"),
     ("python()", "name 'python' is not defined", "python", "install.python"),
     ("shel('zsh')", "name 'shel' is not defined", "shel", "'shell'"),

@@ -403,8 +403,9 @@ async def test_unreachable_registry_is_a_temporary_error(fake: FakeRegistry) -> 
     from tests.ports import free_port
 
     async with client(f"localhost:{free_port()}") as registry:
-        with pytest.raises(TemporaryError, match="cannot reach localhost"):
+        with pytest.raises(TemporaryError, match="cannot reach localhost") as caught:
             await registry.ping()
+    assert 'mirror in [registries."localhost' in caught.value.hint
 
 
 # Who we are

@@ -205,7 +205,8 @@ def gang(members: int | None = None, **types: tuple[int, str | None, Mapping[str
         template = document["spec"]["pytorchReplicaSpecs"][type]["template"]
         if priority is not None:
             template["spec"]["priorityClassName"] = priority
-        template["spec"]["containers"][0]["resources"] = {"requests": requests}
+        limits = {name: value for name, value in requests.items() if "/" in name}
+        template["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": limits}
     if members is not None:
         policy = {"schedulingPolicy": {"minAvailable": members}}
         document["spec"].setdefault("runPolicy", {}).update(policy)

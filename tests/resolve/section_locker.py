@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import anyio
 
-from danlu.environment.lock import LockedBase, LockSection, SystemVersion, WheelFile
+from danlu.environment.lock import LockedBase
+from danlu.environment.lock_section import LockSection, SystemVersion, WheelFile
 from danlu.environment.types import BaseSystem, Declaration, Environment
 from danlu.graph.ops import Platform
 from danlu.resolve.sections import SectionSources

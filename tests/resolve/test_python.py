@@ -178,7 +178,9 @@ def test_a_requirements_file_is_read_with_all_it_includes(resolver: PythonResolv
     local = make_wheel(resolver.project / "req" / "wheels", "local")
     (resolver.project / "req" / "main.txt").write_text(
         "a ==1.0 ; python_version >= '3.11' # comment\n"
-        "never ; sys_platform == 'win32'\n-r more.txt\n-c bounds.txt\n./wheels/" + local.name + "\n"
+        "never ; sys_platform == 'win32'\n-r more.txt\n-c bounds.txt\n./req/wheels/"
+        + local.name
+        + "\n"
     )
     (resolver.project / "req" / "more.txt").write_text("b\\\n>=0\n")
     (resolver.project / "req" / "bounds.txt").write_text("c<2\nunused==9\n")
@@ -344,6 +346,7 @@ def test_names_are_not_read_as_options(resolver: PythonResolver, name: str) -> N
         (["-e ./out"], "out leads out of the project"),
         (["-e .", "."], ". and -e . are the same package"),
         (["./link", "-e ./pkg"], "./link and -e pkg are the same package"),
+        (["-e git+https://h/r"], "-e git+https://h/r has no name"),
         (["-e svn+https://h/r"], "unsupported version control system"),
     ],
 )
@@ -466,8 +469,14 @@ def test_a_locked_source_distribution_is_replaced_if_only_wheels_are_allowed(
     [
         ("evil\n--only-binary :all:\n", "cannot resolve Python packages"),
         ("--only-binary :all:\n./src\n", "./src must be built, but --only-binary forbids it"),
-        ("./src\n--no-binary a b\n", "--no-binary: invalid package name 'a b'"),
-        ("# none\n--only-binary\n", "--only-binary: invalid package name ''"),
+        (
+            "./src\n--no-binary a b\n",
+            "cannot read requirement '--no-binary a b': pip ignores 'b' after an option",
+        ),
+        (
+            "# none\n--only-binary\n",
+            "cannot read requirement '--only-binary': option --only-binary requires argument",
+        ),
     ],
 )
 def test_options_that_forbid_a_build_are_reported_with_the_line(

@@ -122,11 +122,31 @@ def test_the_unset_variable_in_the_url_of_an_index_is_named(resolver: PythonReso
     assert caught.value.span == Span("r.txt", 2)
 
 
-def test_a_conflict_is_not_blamed_on_an_index_that_denies_access(
+@pytest.mark.parametrize("status", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
+@pytest.mark.parametrize("role", ["default", "extra", "first"])
+def test_an_index_that_denies_access_is_named_although_another_has_the_package(
+    resolver: PythonResolver, status: HTTPStatus, role: str
+) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    (resolver.root / "simple").mkdir()
+    with serve_status(status) as address:
+        url = f"http://{address}"
+        indexes = IndexSettings(
+            default=url if role == "default" else (resolver.root / "simple").as_uri(),
+            extra=(url,) if role == "extra" else (),
+            first=(url,) if role == "first" else (),
+            find_links=(resolver.links.as_uri(),),
+        )
+        with pytest.raises(OutsideError, match="denies access") as caught:
+            resolver(replace(resolver.request("a"), indexes=indexes))
+    assert address in caught.value.message
+
+
+def test_a_conflict_is_not_blamed_on_an_index_that_knows_no_package(
     resolver: PythonResolver,
 ) -> None:
     make_wheel(resolver.links, "a", "1.0")
-    with serve_status(HTTPStatus.UNAUTHORIZED) as address:
+    with serve_status(HTTPStatus.NOT_FOUND) as address:
         indexes = IndexSettings(default=f"http://{address}", find_links=(resolver.links.as_uri(),))
         with pytest.raises(ResolveError, match="cannot resolve") as caught:
             resolver(replace(resolver.request("a>=2"), indexes=indexes))

@@ -10,9 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.environment.types import PythonPackages
+from danlu.errors import ResolveError
 from danlu.resolve.python.request import PythonRequest
-from danlu.sources.pypi.indexes import IndexSettings
+from danlu.resolve.python.requirements import collect_requirements
+from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.util.config import MirrorConfig
 from tests.fakes.wheels import make_wheel, sha256_of
 from tests.resolve.resolver import PYLOCK_HEAD, FakeResolveSandbox, PythonResolver
 
@@ -136,3 +139,32 @@ def test_a_wheel_of_one_index_wins_over_a_source_distribution_of_another(
         ("none", "sdist"),
     ]
     assert locked[0].sha256 == sha256_of(next((indexes.main / "lib").glob("*.whl")))
+
+
+def test_only_pytorchs_packages_come_from_the_index_of_the_backend(
+    resolver: PythonResolver, indexes: LocalIndexes, tmp_path: Path
+) -> None:
+    """With ``--index-url``, numpy would be PyTorch's old copy too."""
+    mirror = tmp_path / "pytorch"
+    for name, version in (("torch", "2.0+cpu"), ("torchvision", "1.0+cpu"), ("numpy", "1.0")):
+        (mirror / "cpu").mkdir(parents=True, exist_ok=True)
+        indexes.add(mirror / "cpu", name, version)
+    for name, version in (("torch", "3.0"), ("torchvision", "3.0"), ("numpy", "3.0")):
+        indexes.add(indexes.main, name, version)
+    (resolver.project / "requirements.txt").write_text("torchvision\n")
+    declared = [
+        PythonPackages(("torch", "numpy"), torch_backend="cpu"),
+        PythonPackages(requirements="requirements.txt"),
+    ]
+    mirrors = {"download.pytorch.org/whl": MirrorConfig((mirror.as_uri(),))}
+    settings = read_index_settings(None, declared, resolver.project, mirrors=mirrors)
+    settings = replace(settings, default=indexes.main.as_uri())
+    request = replace(resolver.request(), declared=declared, target=AMD64, indexes=settings)
+    locked = resolver(request)
+    assert resolver.pins(locked) == ["numpy==3.0", "torch==2.0+cpu", "torchvision==1.0+cpu"]
+
+
+def test_two_backends_of_pytorch_are_refused(resolver: PythonResolver) -> None:
+    declared = [PythonPackages(("torch",), torch_backend=backend) for backend in ("cpu", "cu126")]
+    with pytest.raises(ResolveError, match=r"torch must come from the index 'pytorch-cpu' and"):
+        collect_requirements(declared, resolver.project, AMD64)

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.environment.lock import LockSection
+from danlu.environment.lock_section import LockSection
 from danlu.environment.types import Declaration
 from danlu.errors import ChecksumError, DanluError, MachineError, OutsideError, ResolveError, Span
 from danlu.lang.functions import LOCK_SECTIONS

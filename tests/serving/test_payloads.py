@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import shutil
 import subprocess
 import sys
 import zlib
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danlu.serving import predictor_values as values
+from danlu.serving import runner
 from danlu.serving.predictor_values import InvalidInputError, convert_input, decode_base64
 from danlu.serving.server.app import ServerApp, ServerOptions
 from tests.serving.asgi import Answer, ask, post
@@ -61,8 +63,9 @@ def got(answer: Answer) -> Any:
         ("int64", [1.7]), ("int64", [1.0]), ("int64", [2**63]), ("int64", [True]),
         ("int64", [None]), ("int64", ["1"]), ("float32", ["1.5"]), ("float32", [True, 1]),
         ("float32", [1e39]), ("float16", [70000]), ("float64", [2**53 + 1]), ("float64", [10**400]),
-        ("bool", [1]), ("bool", [2.0]), ("float32", [[1], [2, 3]]), ("float32", [[1], 2]),
-        ("float32", {"a": 1}), (None, [1, "a"]), (None, [None]), (None, [2**53 + 1, 0.5]),
+        ("bool", [1]), ("bool", [2.0]), ("str", [1]), ("object", [1]),
+        ("float32", [[1], [2, 3]]), ("float32", [[1], 2]), ("float32", {"a": 1}),
+        (None, [1, "a"]), (None, [None]), (None, [2**53 + 1, 0.5]),
         (None, [2**63, -1]), (None, ["a\0"]), (None, [[]] * 2 + [1]),
     ],
 )  # fmt: skip
@@ -157,7 +160,8 @@ def test_base64_and_its_form_for_addresses_are_read(text: str, length: int) -> N
     app = serve(Length())
     assert post(app, INVOKE, {"x": text}).json == length
     for instance in (text, {"b64": text}, {"x": text}, {"x": {"b64": text}}):
-        assert post(app, V1, {"instances": [instance] * 2}).json == {"predictions": [length] * 2}
+        answer = post(app, V1, {"instances": [instance, {"b64": "aGk="}]})
+        assert answer.json == {"predictions": [length, 2]}
 
 
 @pytest.mark.parametrize(
@@ -199,23 +203,49 @@ def test_a_number_that_is_none_is_null_in_json() -> None:
     assert answer.body == b'{"array":[null,1.0],"number":null,"list":[null,[1.5]]}'
 
 
+def write_program(place: Path, code: str) -> Path:
+    """Write the files of a packed image's program; its predictor is ``P`` of ``code``."""
+    (place / "code").mkdir()
+    (place / "code" / "p.py").write_text(code)
+    (place / "predictor.json").write_text('{"module": "p", "class": "P"}')
+    shutil.copy(values.__file__, place)
+    return Path(shutil.copy(runner.__file__, place / "run.py"))
+
+
+def test_recorded_inputs_are_replayed_as_they_were(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+class P:
+    def load(self, directory): pass
+    rows = np.array([[1, 2]], "int8")
+    examples = [{"x": rows}, {"x": {"$array": 1}}, {"x": [float("nan"), b"a"]}]
+    def predict(self, x): return repr(x)
+"""
+    program = write_program(tmp_path, code)
+    reports = []
+    for action in ("record", "replay"):
+        command = [sys.executable, str(program), action, str(tmp_path)]
+        subprocess.run(command, check=True, timeout=60)
+        report = json.loads((tmp_path / "report.json").read_text())
+        reports.append((report["inputs"], report["outputs"]))
+        golden = [{"input": value, "output": None} for value in report["inputs"]]
+        (tmp_path / "golden.json").write_text(json.dumps({"examples": golden}))
+    assert reports[0] == reports[1]
+    assert reports[0][1] == ["array([[1, 2]], dtype=int8)", "{'$array': 1}", "[nan, b'a']"]
+
+
 def test_the_program_prints_only_json(tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "p.py").write_text(
+    program = write_program(
+        tmp_path,
         "class P:\n    def load(self, directory): pass\n"
-        "    def predict(self, x: float): return [float('nan'), float(x), b'hi']\n"
+        "    def predict(self, x: float): return [float('nan'), float(x), b'hi']\n",
     )
-    (tmp_path / "predictor.json").write_text('{"module": "p", "class": "P"}')
-    for module in ("runner", "predictor_values"):
-        source = Path(values.__file__).with_name(f"{module}.py").read_text()
-        name = "run" if module == "runner" else module
-        (tmp_path / f"{name}.py").write_text(source)
     for sent, code, printed in (
         ("0.5", 0, '[null, 0.5, {"b64": "aGk="}]\n'), ("NaN", 2, ""), ('{"x": 1, "x": 2}', 2, ""),
         ('{"$float": "nan"}', 2, ""), ("[", 2, ""),
     ):  # fmt: skip
         done = subprocess.run(
-            [sys.executable, tmp_path / "run.py"], input=sent, capture_output=True, text=True,
+            [sys.executable, program], input=sent, capture_output=True, text=True,
             check=False, timeout=60,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (code, printed), done.stderr
@@ -367,6 +397,18 @@ def test_a_table_for_rows_without_names_is_in_the_order_of_the_first_record() ->
     assert got(post(app, V1, {"instances": records})) == records
 
 
+def test_booleans_are_numbers_for_columns_that_take_them() -> None:
+    app = serve(Shown(Annotated[np.ndarray, "float32"], {"a": None, "b": {"booleans": True}}))
+    expected = {"it": {"dtype": "float32", "shape": [2, 2], "values": [[1.0, 1.0], [2.0, 0.0]]}}
+    for columns, rows in ((["b", "a"], [[True, 1], [False, 2]]), (["a", "b"], [[1, 1], [2, 0]])):
+        for answer in send_table(app, columns, rows)[:6]:
+            assert read_answer(answer) == expected, answer
+    booleans = tensor("b", "BOOL", [2], [True, False])
+    answer = post(app, INFER, {"inputs": [booleans, tensor("a", "INT64", [2, 1], [1, 2])]})
+    assert read_answer(answer) == expected
+    assert post(app, INVOKE, {"x": [{"a": True, "b": True}]}).status == 400
+
+
 def test_arrays_by_name_reach_a_predictor_of_such() -> None:
     columns = {"a": {"dtype": "float32", "shape": [None, 2]}, "b": {"dtype": "int64"}}
 
@@ -464,11 +506,13 @@ def test_csv_and_arrays_in_and_out() -> None:
         ("text/csv", "b,a\r\n2,1.5\r\n", [[1.5, 2]]),
         ("text/csv; header=absent", 'x,"y, z"\n', [["x", "y, z"]]),
         ("text/csv; charset=utf-8; header=present", "a,b\n1,1_0\n", [[1, "1_0"]]),
+        ("text/csv", "a,b\ntrue,007\n,-1\n", [[True, 7], [None, -1]]),
     ):
         assert got(post(app, INVOKE, text.encode(), content_type=kind)) == expected
     for kind, body, status in (
         ("text/csv", b"x,y\n1,2\n", 400), ("text/csv", b"1,2\n3\n", 400),
-        ("text/csv", b"\xff", 400), ("text/csv; header=maybe", b"1,2", 415),
+        ("text/csv", b"\xff", 400), ("text/csv", b"1e999,1", 400), ("text/csv", b"9" * 5000, 400),
+        ("text/csv; header=maybe", b"1,2", 415),
         ("application/x-npy", b"junk", 400), ("text/plain", b"1", 415),
         ("application/json; format=pandas-split", b"[]", 415),
         ("application/json; charset=latin-1", b"[]", 415),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.servers import RunningServer, ServerDirectory, install_packages
+from tests.test_repository import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 CLIENTS = Path(__file__).with_name("clients")
@@ -76,3 +78,23 @@ def test_kserve_clients(served: RunningServer, tmp_path: Path) -> None:
 def test_mlflow_client(served: RunningServer, tmp_path: Path) -> None:
     packages = install_packages(tmp_path, "mlflow-skinny", "pandas", "scipy")
     run_client("mlflow_scoring.py", packages, served)
+
+
+@pytest.mark.slow
+def test_random_payloads_get_the_answers_of_mlflows_scoring_server(tmp_path: Path) -> None:
+    packages = install_packages(
+        tmp_path / "packages", "mlflow-skinny==3.17.*", "pandas", "flask", "scikit-learn",
+        "xgboost-cpu", "msgspec", "prometheus-client", "anyio",
+    )  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-S", CLIENTS / "mlflow_reference.py", "300", tmp_path],
+        env={"PYTHONPATH": f"{packages}:{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    *complaints, totals = result.stdout.splitlines() or [""]
+    assert (result.returncode, complaints) == (0, []), (result.stderr[-5000:], complaints)
+    outcomes = json.loads(totals)
+    # Columns in another order and those that MLflow ignores are answered; what it would change is
+    # refused: fractions for whole numbers, texts and booleans for numbers, numbers for texts.
+    assert outcomes["same"] > outcomes["refused"] * 4
+    assert set(outcomes) == {"same", "both refuse", "refused", "answered"}

@@ -384,6 +384,12 @@ def test_variables_of_an_environment_file_are_text_as_conda_exports_them() -> No
     assert file.variables == {"A": "10", "B": "yes", "C": "010", "D": " x "}
 
 
+def test_requirements_file_of_an_environment_file_may_be_a_file_url() -> None:
+    text = "dependencies:\n  - pip: ['-r file:a.txt', '--requirement=file:b.txt', 'x @ file:c']\n"
+    lines = parse_environment_file(text, "environment.yml").pip
+    assert [line for _, line in lines] == ["-r a.txt", "--requirement=b.txt", "x @ file:c"]
+
+
 def test_last_pip_list_of_an_environment_file_counts() -> None:
     text = "dependencies:\n  - pip: [a]\n  - pip: b\n"
     assert parse_environment_file(text, "environment.yml").pip == ((3, "b"),)

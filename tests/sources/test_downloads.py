@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 from danlu.sources import downloads
@@ -48,6 +49,26 @@ def test_reading_counts_as_use_and_so_does_making(tmp_path: Path) -> None:
     os.utime(result, (1000, 2000))
     downloads.prune(tmp_path, 200)
     assert [path.exists() for path in (read, result, old)] == [True, True, False]
+
+
+def test_what_an_interrupted_uv_leaves_is_counted_and_evicted(tmp_path: Path) -> None:
+    half = put(tmp_path, "uv/.tmpXyz123/torch/lib.so", used=1000)
+    assert downloads.cache_size(tmp_path) == 100
+    downloads.prune(tmp_path, 0)
+    assert not half.exists()
+
+
+def test_sweep_waits_for_builds_and_removes_only_leftovers(tmp_path: Path) -> None:
+    half = put(tmp_path, "uv/.tmpXyz123/torch/lib.so", used=1000)
+    kept = put(tmp_path, "uv/archive-v0/kept/x.py", used=1000)
+    assert downloads.has_leftovers(tmp_path)
+    with downloads.prevent_pruning(tmp_path):
+        sweeping = threading.Thread(target=downloads.sweep, args=(tmp_path,))
+        sweeping.start()
+        assert half.exists()
+    sweeping.join()
+    assert (half.exists(), kept.exists()) == (False, True)
+    assert not downloads.has_leftovers(tmp_path)
 
 
 def test_a_wheel_shared_with_a_layer_is_not_evicted(tmp_path: Path) -> None:

@@ -82,9 +82,10 @@ def test_settings_other_than_restrictions_remain_for_an_installation(home: Path)
     }
 
 
-def test_a_broken_file_stops_nothing(home: Path) -> None:
+def test_a_broken_file_is_refused(home: Path) -> None:
     pip_conf(home, "this is not ini")
-    assert uv_environment(IndexSettings(), home, environ(home))["NO_COLOR"] == "1"
+    with pytest.raises(UsageError, match="no section header"):
+        uv_environment(IndexSettings(), home, environ(home))
 
 
 def test_uvs_own_variables_win_over_pips_configuration(home: Path) -> None:
@@ -120,8 +121,8 @@ def test_the_environments_index_wins_over_everything(home: Path) -> None:
 
 
 def test_requirements_files_name_indexes_too(home: Path) -> None:
-    (home / "sub").mkdir()
-    (home / "r.txt").write_text("--extra-index-url=https://w.test/cpu\n-r sub/more.txt\n--pre\n")
+    (home / "sub/wheels").mkdir(parents=True)
+    (home / "r.txt").write_text("-r sub/more.txt\n--extra-index-url=https://w.test/cpu\n--pre\n")
     (home / "sub" / "more.txt").write_text("-f ./wheels # local\n--index-url https://${HOST}/s\n")
     indexes = read_index_settings(
         None, [PythonPackages(requirements="r.txt")], home, {"HOST": "h.test"}
@@ -132,6 +133,13 @@ def test_requirements_files_name_indexes_too(home: Path) -> None:
         find_links=(f"file://{home}/sub/wheels",),
         prereleases=True,
     )
+
+
+def test_an_index_replaces_those_of_earlier_lines_as_in_pip(home: Path) -> None:
+    (home / "r.txt").write_text("--extra-index-url https://a.test\n-i https://b.test\n-f w\n")
+    indexes = read_index_settings(None, [PythonPackages(requirements="r.txt")], home)
+    links = ((home / "w").as_uri(),)
+    assert indexes == IndexSettings(default="https://b.test", find_links=links)
 
 
 def test_pips_certificate_is_trusted(home: Path) -> None:

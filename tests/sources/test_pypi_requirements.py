@@ -45,10 +45,10 @@ def test_every_spelling_of_editable_is_seen(tmp_path: Path, line: str) -> None:
     assert (entry.option, entry.value) == ("--editable", ".")
 
 
-def test_files_are_included_once_and_relative_to_theirs(tmp_path: Path) -> None:
+def test_files_are_relative_to_their_file_and_packages_to_the_project(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "r.txt").write_text("-r sub/a.txt\n-c sub/c.txt\n./w.whl\n")
-    (tmp_path / "sub" / "a.txt").write_text("-r ../r.txt\nsix\n-r a.txt\n./pkg\n")
+    (tmp_path / "sub" / "a.txt").write_text("six\n-c c.txt\n./pkg\n")
     (tmp_path / "sub" / "c.txt").write_text("six<2\n")
     names = ["r.txt", "sub/a.txt", "sub/c.txt"]
     assert list_included_files(tmp_path / "r.txt", tmp_path) == tuple(
@@ -57,8 +57,25 @@ def test_files_are_included_once_and_relative_to_theirs(tmp_path: Path) -> None:
     assert set(list_project_files(tmp_path / "r.txt", tmp_path)) == {
         *(tmp_path / name for name in names),
         tmp_path / "w.whl",
-        tmp_path / "sub/pkg",
+        tmp_path / "pkg",
     }
+
+
+def test_a_file_that_includes_itself_is_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "r.txt").write_text("-r sub/a.txt\n")
+    (tmp_path / "sub" / "a.txt").write_text("six\n-r ../r.txt\n")
+    with pytest.raises(ResolveError, match=r"r\.txt includes itself") as caught:
+        read_requirements(tmp_path / "r.txt", tmp_path)
+    assert caught.value.span == Span("sub/a.txt", 2)
+
+
+def test_files_that_include_one_another_too_often_are_refused(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n" * 2)
+    (tmp_path / "30.txt").write_text("six\n")
+    with pytest.raises(ResolveError, match="includes itself"):
+        read_requirements(tmp_path / "0.txt", tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

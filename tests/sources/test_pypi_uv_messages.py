@@ -7,7 +7,7 @@ import platform
 import pytest
 
 from danlu.graph.ops import InstallScheme, Wheel, WheelSource
-from danlu.sources.pypi.uv_errors import summarize_reason
+from danlu.sources.pypi.uv_errors import build_hint, summarize_reason
 from danlu.sources.pypi.uv_install import platform_options
 
 SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/usr/bin/python3")
@@ -27,6 +27,12 @@ error: the server did not answer
         "Because a==1 depends on b, and b was not found",
         "the server did not answer",
     )
+
+
+def test_a_package_that_another_has_replaced_is_named_with_it() -> None:
+    text = "× Failed to build `tensorflow-gpu==2.12.0`\n  Traceback (most recent call last):"
+    assert build_hint(text) == "tensorflow-gpu is no longer published: use tensorflow"
+    assert "compilers" in build_hint(text.replace("tensorflow-gpu", "psycopg2"))
 
 
 @pytest.mark.parametrize(("length", "shown"), [(600, 600), (601, 598)])

@@ -111,7 +111,7 @@ def test_null_and_empty_policies_count_as_absent(value: object) -> None:
 def test_resource_quantities_are_accepted_in_every_form(amount: object) -> None:
     document = manifest()
     change_container(
-        resources={"limits": {"memory": amount}, "requests": {"nvidia.com/gpu": amount}}
+        resources={"limits": {"memory": amount}, "requests": {"cpu": 0, "memory": amount}}
     )(document)
     assert findings(document) == []
 

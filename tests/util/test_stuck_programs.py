@@ -26,6 +26,12 @@ child.wait()
 BUSY = "import time\nfor n in range(5): time.sleep(0.5); print(n, flush=True)"
 
 
+def test_a_program_that_ctrl_c_ends_is_an_interrupt() -> None:
+    code = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)"
+    with pytest.raises(KeyboardInterrupt):
+        run_program([sys.executable, "-c", code])
+
+
 def test_output_and_exit_code_are_those_of_the_program(tmp_path: Path) -> None:
     code = "import os, sys; sys.stdout.write(sys.stdin.read() + os.getcwd()); sys.exit(3)"
     done = run_program([sys.executable, "-c", code], input=b"x" * 200_000, cwd=tmp_path)

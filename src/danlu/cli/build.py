@@ -31,6 +31,7 @@ from danlu.commands.build import build, build_metadata
 from danlu.commands.build_request import BuildOptions, BuildReport
 from danlu.commands.image.manage import normalize_name
 from danlu.errors import UsageError
+from danlu.util.danlu_program import read_variable
 from danlu.util.files import check_parent_directory
 from danlu.util.human import format_duration, format_size, pluralize, shorten_digest
 from danlu.util.sanitize import strip_control_sequences
@@ -252,7 +253,7 @@ def _find_secret_file(value: str) -> Path:
 
 
 def _write_variable(name: str, path: Path) -> Path:
-    value = os.environ.get(name)
+    value = read_variable(name)
     if value is None:
         raise UsageError(f"variable {name} of a secret is not set", hint=_SECRET_HINT)
     # A secret: nobody else may read it, not even for a moment, whatever the umask is.

@@ -13,7 +13,7 @@ from danlu.cli.output import print_json
 from danlu.cli.session import current_session
 from danlu.commands.environments.changes import EnvironmentChanges
 from danlu.commands.environments.commit import CommitResult, commit_environment
-from danlu.commands.environments.file_changes import PRIVATE, ChangedFile
+from danlu.commands.environments.file_changes import LARGE, PRIVATE, ChangedFile
 from danlu.errors import DifferenceFound
 from danlu.util.human import format_size, shorten_digest
 from danlu.util.sanitize import escape_unprintable
@@ -36,7 +36,7 @@ _MAX_LENGTH = 5000
     "included",
     multiple=True,
     metavar="PATH",
-    help="Treat a private file, or all below a directory, like others.",
+    help="Copy a private or large file, or all below a directory.",
 )
 @format_option()
 @verbosity_options
@@ -77,6 +77,7 @@ def _describe_problems(changes: EnvironmentChanges) -> DifferenceFound:
     count = len(changes.problems)
     what = "1 change" if count == 1 else f"{count} changes"
     is_private = any(problem.reason.startswith(PRIVATE) for problem in changes.problems)
+    is_large = any(problem.reason == LARGE for problem in changes.problems)
     return DifferenceFound(
         f"the build file cannot reproduce {what}",
         details=tuple(
@@ -86,7 +87,8 @@ def _describe_problems(changes: EnvironmentChanges) -> DifferenceFound:
         hint="give a secret to a step, which keeps it out of the image: run(…, secrets=[…]); or"
         " copy the file all the same: --include PATH"
         if is_private
-        else "`danlu commit --tag REF` keeps all changes as an image",
+        else "`danlu commit --tag REF` keeps all changes as an image"
+        + (", --include PATH copies a large file" if is_large else ""),
     )
 
 
@@ -116,6 +118,10 @@ def _list_changes(changes: EnvironmentChanges) -> Iterator[str]:
         yield f"~ {name} {version} (apt)"
     for name in system.removed:
         yield f"- {name} (apt)"
+    for name, version in system.local:
+        yield f"+ {name} {version} (dpkg)"
+    for name, selection in system.selections:
+        yield f"~ {name} ({selection})"
     yield from changes.accounts.summary
     for change in changes.files[:_MAX_LISTED]:
         yield f"{_SIGNS[change.kind]} {change.path}{_describe_file(change)}"

@@ -23,10 +23,11 @@ from danlu.commands.remote.contexts import (
     remove_context,
     use_context,
 )
-from danlu.commands.remote.project_sync import open_project_link
+from danlu.commands.remote.project_sync import open_remote_project
 from danlu.commands.remote.ssh_access import ContextHosts
 from danlu.commands.settings import load_settings
 from danlu.errors import UsageError
+from danlu.project_sync.types import format_paths, group_by_directory
 from danlu.util.sanitize import escape_unprintable
 
 _MAX_PATH_LENGTH = 4096
@@ -145,11 +146,14 @@ def remove(name: str) -> None:
 
 
 @command.subcommand("fetch")
+@click.argument("patterns", nargs=-1, metavar="[PATH]...")
 @verbosity_options
-def fetch() -> None:
+def fetch(patterns: tuple[str, ...]) -> None:
     """Copy files that were made or changed on the other machine to this one.
 
-    Files that were also changed here are kept: the other version gets the suffix `.remote`.
+    Files that were also changed here are kept: the other version gets the suffix `.remote`. Ignored
+    files stay there and are listed, unless PATH is one of them, a directory above, or a pattern:
+    then exactly that is copied.
     """
     run = current_session()
     name, context = find_current_context(run.paths)
@@ -159,16 +163,20 @@ def fetch() -> None:
             hint="choose another one with `danlu context use`",
         )
     host = connect_host(context, run.paths, run.terminal.info)
-    link = open_project_link(host, run.directory, run.paths)
-    if link is None:
+    project = open_remote_project(host, run.directory, run.paths)
+    if project is None:
         raise UsageError(f"{run.directory} is shared with {host.name}, so nothing is fetched")
-    fetched = link.fetch_changes()
+    report = project.fetch_changes(patterns)
     # Programs on the other machine chose the names.
-    for path in map(_escape_path, fetched.written):
+    for path in map(_escape_path, report.written):
         run.terminal.write_stdout(path)
-    for path in map(_escape_path, fetched.conflicts):
-        run.terminal.info(f"note: {path} was changed here, too; the other is {path}.remote")
-    if not fetched.written:
+    for note in report.list_notes(host.name):
+        run.terminal.info(f"note: {note}")
+    if report.ignored:
+        shown = format_paths(group_by_directory(report.ignored))
+        run.terminal.info(f"note: made there, but ignored by the project: {shown}")
+        run.terminal.info("hint: `danlu context fetch PATH` copies what you name")
+    elif not report.written:
         run.terminal.info("nothing was changed there")
 
 

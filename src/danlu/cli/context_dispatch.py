@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 import click
 
@@ -31,7 +33,7 @@ def run_in_context(session: Session, arguments: Sequence[str], root: click.Group
         return None
     if _asks_for_help(name, arguments):
         return None
-    if name in ("exec", "run"):
+    if name in ("exec", "run", "ssh"):
         session.failure_code = _EXIT_NOT_STARTED
     session.on, arguments = take_on_option(name, arguments, root)
     context_name, context = session.named_context
@@ -41,10 +43,12 @@ def run_in_context(session: Session, arguments: Sequence[str], root: click.Group
         return None
     if not runs_remotely(name):
         return None
+    options = _parse_options(name, arguments[arguments.index(name) + 1 :], root)
     command = RemoteCommand(
         name,
         (context_name, context),
         arguments,
+        {word: os.environ.get(word, "") for word in _list_variables(options)},
         session.directory,
         session.settings,
         lambda note: session.terminal.info(f"note: {note}"),
@@ -64,7 +68,8 @@ def take_on_option(
     words = list(arguments[start:])
     if not any(word == _ON_OPTION or word.startswith(f"{_ON_OPTION}=") for word in words):
         return "", arguments
-    if name in _PROGRAM_COMMANDS and not _parse_on_option(name, words, root):
+    # One command may leave it to a program.
+    if name in _PROGRAM_COMMANDS and not _parse_options(name, words, root).get("on"):
         return "", arguments  # it is the program's
     for index, word in enumerate(words):
         if word == "--":
@@ -80,16 +85,27 @@ def take_on_option(
     return "", arguments
 
 
-def _parse_on_option(name: str, words: Sequence[str], root: click.Group) -> str:
-    """Return the value that the command itself finds; it may leave ``--on`` to a program."""
+def _parse_options(name: str, words: Sequence[str], root: click.Group) -> Mapping[str, Any]:
+    """Return the options that the command itself finds, as they are given."""
     command = root.get_command(click.Context(root), name)
     assert command is not None
     context = click.Context(command, info_name=name, **command.context_settings)
     try:
         options, _, _ = command.make_parser(context).parse_args(list(words))
     except click.UsageError:
-        return ""  # the command reports it
-    return str(options.get("on") or "")
+        return {}  # the command reports it
+    return options
+
+
+def _list_variables(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the variables whose values here are meant: ``-e NAME`` and ``--secret id=NAME``."""
+    for text in options.get("environment", ()):
+        if "=" not in text:
+            yield text
+    for text in options.get("secrets", ()):
+        fields = dict(field.partition("=")[::2] for field in text.split(","))
+        if fields.keys().isdisjoint(("src", "source")):
+            yield fields.get("env") or fields.get("id", "")
 
 
 def _unsupported_error(command: str) -> MachineError:

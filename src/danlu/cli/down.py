@@ -6,6 +6,7 @@ from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, stop_grace_option, verbosity_options
 from danlu.cli.session import current_session
+from danlu.commands.environments.discarded_changes import describe_discarded_changes
 from danlu.commands.environments.manage import take_down
 
 
@@ -16,9 +17,13 @@ from danlu.commands.environments.manage import take_down
 def command(name: str, grace: int) -> None:
     """Stop and remove an environment.
 
-    Files outside the project and mounts are lost; the image stays.
+    Files outside the project and mounts are lost, and counted; the image stays. `danlu commit`
+    keeps them.
     """
     run = current_session()
     environment = select_environment(run, name)
+    discarded = describe_discarded_changes(environment)
     take_down(environment.name, run.settings, grace=grace)
     run.terminal.info(f"{environment.name} removed")
+    if discarded:
+        run.terminal.info(f"note: {discarded}")

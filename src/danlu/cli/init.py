@@ -14,6 +14,7 @@ from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
 from danlu.commands.init import init, init_from_template
 from danlu.commands.init.template import list_templates
+from danlu.errors import DifferenceFound
 from danlu.util.sanitize import strip_control_sequences
 from danlu.util.urls import mask_credentials
 
@@ -76,6 +77,11 @@ def command(source: Path | None, template: str | None, python: bool, force: bool
     terminal.info(
         f"Next: preview with `danlu plan`, or build and run with `danlu run -- {program}`"
     )
+    if report.omitted:
+        raise DifferenceFound(
+            f"{report.path.name} does not do everything that {report.source} says",
+            hint="the comment at its end lists what is missing, with lines and reasons",
+        )
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -48,6 +48,7 @@ from danlu.commands.jobs.backends import (
 from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.commands.jobs.prune import configured_policy, prune_jobs
 from danlu.commands.jobs.report import (
+    ProgressBarFilter,
     describe_exit,
     describe_kills,
     format_on_option,
@@ -238,9 +239,14 @@ def logs(
     else:
         write = _make_text_writer(run, view, timestamps=timestamps)
 
+    bars = None if raw or form == "json" else ProgressBarFilter()
+
     async def copy_lines() -> None:
         async for line in backend.logs(name, replicas=selected, follow=follow, tail=tail):
-            write(line)
+            for shown in [line] if bars is None else bars.feed(line):
+                write(shown)
+        for shown in [] if bars is None else bars.flush():
+            write(shown)
 
     async def print_warnings() -> None:
         warnings = WarningPrinter(run.terminal)

@@ -13,6 +13,7 @@ from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
 from danlu.commands.environments.manage import seconds_since
+from danlu.commands.remote.contexts import Context, read_contexts
 from danlu.commands.remote.environment_list import (
     ListedEnvironment,
     list_local_environments,
@@ -42,7 +43,11 @@ def command(everywhere: bool, form: str) -> None:
     run = current_session()
     if everywhere and run.on:
         raise click.UsageError("--all cannot be combined with --on")
-    rows = list(list_local_environments(run.paths, run.named_context if run.on else None))
+    name, context = run.named_context
+    if context.is_remote and not everywhere:
+        rows = _list_other_machine(run, name, context)
+    else:
+        rows = list(list_local_environments(run.paths, (name, context) if run.on else None))
     if everywhere:
         rows += _list_other_machines(run)
     if form == "json":
@@ -60,19 +65,23 @@ def command(everywhere: bool, form: str) -> None:
 
 def _list_other_machines(run: Session) -> Iterator[dict[str, Any]]:
     """Yield the environments of all contexts on other machines; name those out of reach."""
-    from danlu.commands.remote.connection import connect_host
-    from danlu.commands.remote.contexts import read_contexts
-
     for name, context in read_contexts(run.paths).contexts.items():
         if not context.is_remote:
             continue
         try:
-            host = connect_host(context, run.paths, run.terminal.info)
-            yield from list_remote_environments(name, host)
+            yield from _list_other_machine(run, name, context)
         except DanluError as error:
             run.terminal.info(f"warning: context {name}: {error.message}")
             if error.hint:
                 run.terminal.info(f"hint: {error.hint}")
+
+
+def _list_other_machine(run: Session, name: str, context: Context) -> list[dict[str, Any]]:
+    """Return the environments of a context's machine, to which danlu is copied if necessary."""
+    from danlu.commands.remote.connection import connect_host
+
+    host = connect_host(context, run.paths, run.terminal.info)
+    return [*list_remote_environments(name, host, run.paths.cache)]
 
 
 def _print_environments(environments: Sequence[ListedEnvironment], run: Session) -> None:

@@ -7,14 +7,14 @@ import sys
 
 import click
 
-from danlu.cli.groups import DocumentedCommand
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
+from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
 from danlu.commands.environments.ssh import require_running, serve_ssh, ssh_client_command
 
 
-class _SshCommand(DocumentedCommand):
+class _SshCommand(ProgramCommand):
     """Takes what follows ``--`` as the command line, with and without a name before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from danlu.errors import UsageError
 from danlu.sandbox.types import Mount
+from danlu.util.danlu_program import read_variable
 from danlu.util.human import parse_size
 
 if TYPE_CHECKING:
@@ -90,4 +91,4 @@ def parse_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name:
         raise UsageError(f"invalid variable {text!r}", hint="use NAME=VALUE or NAME")
-    return name, value if equals else os.environ.get(name, "")
+    return name, value if equals else read_variable(name) or ""

@@ -26,8 +26,8 @@ _MAX_NAMED = 5
 
 #: How to ask for a package without NVIDIA's libraries.
 _CPU_REQUIREMENTS = {
-    "torch": "torch --index-url https://download.pytorch.org/whl/cpu",
-    "xgboost": "xgboost-cpu",
+    "torch": 'torch_backend="cpu"',
+    "xgboost": '"xgboost-cpu"',
 }
 
 
@@ -93,7 +93,7 @@ def describe_downloads(
         return
     packages = lock.packages if lock else ()
     locked = {package.name for package in packages if not package.version.endswith("+cpu")}
-    instead = [f'"{text}"' for name, text in _CPU_REQUIREMENTS.items() if name in locked]
+    instead = [text for name, text in _CPU_REQUIREMENTS.items() if name in locked]
     hint = f"; without them: {' and '.join(instead)}" if instead else ""
     yield (
         f"hint: {format_size(cuda)} of this are CUDA libraries, and this machine has no NVIDIA"

@@ -167,7 +167,8 @@ def replica_row(replica: ReplicaView) -> tuple[str, ...]:
     """Return the cells of a replica under :data:`REPLICA_COLUMNS`; ``-`` for unknown values."""
     state = f"{replica.state}: {replica.waits}" if replica.waits else str(replica.state)
     if replica.reason and replica.reason not in ("Completed", "Error"):
-        state = f"{state} ({replica.reason})"
+        message = f": {replica.message}" if replica.message else ""
+        state = f"{state} ({replica.reason}{message})"
     return (
         str(replica.id),
         strip_control_sequences(state),

@@ -168,7 +168,7 @@ def update_project_lock(
     if conflicted:
         from danlu.resolve.lock_merge import merge_conflicted_text
 
-        project.stage_lock(merge_conflicted_text(before, project.lock_path.name))
+        project.lock_file.stage(merge_conflicted_text(before, project.lock_path.name))
     environment = project.environment(refresh=options.refresh)
     request = LockRequest(
         project,
@@ -186,8 +186,8 @@ def update_project_lock(
         replace(request, platform=target)
         for target in _choose_locked_platforms(project, options.platform)
     ]
-    asked = (item for item in platforms if str(item.platform) in options.platform)
-    first = next(asked, platforms[0])
+    asked = choose_platforms(options.platform) if options.platform else ()
+    first = next((item for item in platforms if item.platform in asked), platforms[0])
     requests = [target for item in platforms for target in item.all_targets]
     outdated = [item for item in requests if item.stale or options.refresh]
     lines: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ def update_project_lock(
         userns.enter(settings.paths)
         lines = anyio.run(_lock_in_store, outdated).lines
     elif conflicted:
-        project.write_lock(project.lock)
+        project.lock_file.write(project.lock)
     if conflicted:
         lines = (f"merged both sides of the conflicts in {project.lock_path.name}", *lines)
     exported = anyio.run(_export_pylock, first, options.export) if options.export else ""
@@ -340,12 +340,12 @@ async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResu
             result = await _resolve_lock(request, store)
             if result.lock is not request.section:
                 is_changed = True
-                project.stage_lock(project.lock.replace_function(request.name, result.lock))
+                project.lock_file.stage(project.lock.replace_function(request.name, result.lock))
             lines += result.lines
         if is_changed:
-            project.write_lock(project.lock)
+            project.lock_file.write(project.lock)
     except BaseException:
-        project.stage_lock(before)
+        project.lock_file.stage(before)
         raise
     return LockResult(result.lock, lines)
 

@@ -44,7 +44,11 @@ def start_sweep(store: Store, settings: Settings) -> None:
 
     A separate process, so that the first build after a kill is not slowed down.
     """
-    if settings.config.upkeep != "off" and store.has_leftovers():
+    from danlu.sources import downloads
+
+    if settings.config.upkeep != "off" and (
+        store.has_leftovers() or downloads.has_leftovers(settings.paths.cache)
+    ):
         _start_process(settings, _SWEEP_ARGUMENT)
 
 
@@ -125,13 +129,15 @@ def maintain_store(digest: str, settings: Settings) -> None:
 
 
 def sweep_store(settings: Settings) -> None:
-    """Remove what killed builds left in the store."""
+    """Remove what killed builds left in the store and in the cache of downloads."""
     from danlu.sandbox import userns
+    from danlu.sources import downloads
     from danlu.store import Store
 
     userns.enter(settings.paths)
     with Store.open(settings.paths.store) as store:
         store.sweep()
+    downloads.sweep(settings.paths.cache)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,59 @@ BUILD_FILES = ("build.envd", "build.py")
 DEFAULT_FUNCTION = "build"
 
 
+class LockFile:
+    """``danlu.lock`` of a project: read once, when it is needed, and replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._text: str | None = None
+        self._content: Lock | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the lock, empty if it does not exist."""
+        if self._text is None:
+            try:
+                with ProjectTree(self.path.parent) as tree:
+                    self._text = tree.read_text(self.path.name)
+            except FileNotFoundError:
+                self._text = ""
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{self.path.name} is not text: {error}") from error
+        return self._text
+
+    @property
+    def content(self) -> Lock:
+        """The decoded lock; empty if the file does not exist."""
+        from danlu.environment.lock import Lock
+        from danlu.resolve.lockfile import read_lock
+
+        if self._content is None:
+            self._content = read_lock(self.text, self.path.name) if self.text else Lock()
+        return self._content
+
+    def stage(self, lock: Lock) -> None:
+        """Use ``lock`` instead of the one on disk, until :meth:`write`."""
+        self._content = lock
+
+    def write(self, lock: Lock) -> None:
+        """Replace the lock on disk, atomically."""
+        from danlu.resolve.lockfile import write_lock
+
+        text = write_lock(lock)
+        with translate_disk_full(
+            str(self.path), hint="free some space; downloads for the lock are kept"
+        ):
+            write_atomic(self.path, text.encode())
+        # Not read from the disk again: another process may have replaced the file since then, and
+        # what is built now is recorded with the text that it was built from.
+        self._text, self._content = text, None
+
+    def read_again(self) -> None:
+        """Read the file again when it is needed next: another process may have replaced it."""
+        self._text = self._content = None
+
+
 @dataclass(frozen=True)
 class Project:
     """A function of a build file."""
@@ -117,44 +170,19 @@ class Project:
         return self.directory / "danlu.lock"
 
     @cached_property
+    def lock_file(self) -> LockFile:
+        """The lock on disk, as it was when it was read first."""
+        return LockFile(self.lock_path)
+
+    @property
     def lock_text(self) -> str:
         """The text of the lock, empty if it does not exist."""
-        try:
-            with ProjectTree(self.directory) as tree:
-                return tree.read_text(self.lock_path.name)
-        except FileNotFoundError:
-            return ""
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{self.lock_path.name} is not text: {error}") from error
+        return self.lock_file.text
 
-    @cached_property
+    @property
     def lock(self) -> Lock:
         """The lock on disk; empty if it does not exist."""
-        from danlu.environment.lock import Lock
-        from danlu.resolve.lockfile import read_lock
-
-        if not self.lock_text:
-            return Lock()
-
-        return read_lock(self.lock_text, self.lock_path.name)
-
-    def stage_lock(self, lock: Lock) -> None:
-        """Use ``lock`` instead of the one on disk, until :meth:`write_lock`."""
-        self.__dict__["lock"] = lock
-
-    def write_lock(self, lock: Lock) -> None:
-        """Replace the lock on disk, atomically."""
-        from danlu.resolve.lockfile import write_lock
-
-        text = write_lock(lock)
-        with translate_disk_full(
-            str(self.lock_path), hint="free some space; downloads for the lock are kept"
-        ):
-            write_atomic(self.lock_path, text.encode())
-        # Not read from the disk again: another process may have replaced the file since then, and
-        # what is built now is recorded with the text that it was built from.
-        self.__dict__["lock_text"] = text
-        self.__dict__.pop("lock", None)
+        return self.lock_file.content
 
     @contextmanager
     def update_exclusively(self, progress: Progress) -> Iterator[bool]:
@@ -174,8 +202,7 @@ class Project:
                 text = f"waiting for another danlu process that updates {self.lock_path.name}…"
                 progress(Message(text, 0.0))
                 held.enter_context(file_lock(path))
-            self.__dict__.pop("lock_text", None)
-            self.__dict__.pop("lock", None)
+            self.lock_file.read_again()
             yield not is_free or self.lock_text != before
 
     def environment(

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Mapping
+
+_VARIABLE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
 #: Printed by :data:`HOLD_SCRIPT` when programs can be started.
 READY_LINE = b"danlu: ready"
 
@@ -89,3 +95,12 @@ while true; do
   kill -"$1" $more 2>/dev/null
   reached=$targets
 done; true"""
+
+
+def render_exports(variables: Mapping[str, str]) -> str:
+    """Return lines of shell that set variables, without those that a shell cannot have."""
+    return "".join(
+        f"export {name}={shlex.quote(value)}\n"
+        for name, value in variables.items()
+        if _VARIABLE_NAME.fullmatch(name)
+    )

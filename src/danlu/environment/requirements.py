@@ -149,6 +149,10 @@ def digest_package_inputs(
         parts.append([strip_credentials(name) for item in declared for name in item.names])
     if projects := [item for item in declared if item.pyproject]:
         parts.append([(item.pyproject, item.groups, item.extras) for item in projects])
+    if constraints := sorted({text for item in declared for text in item.constraints}):
+        parts.append(["constraints", *constraints])
+    if backends := sorted({item.torch_backend for item in declared if item.torch_backend}):
+        parts.append(["torch_backend", *backends])
     if digests.editable:
         parts.append(sorted(digests.editable.items()))
     return digest_of(parts)

@@ -209,8 +209,9 @@ class PythonPackages(Declaration, frozen=True):
     ``names`` may be URLs and VCS addresses (``pkg @ git+https://…@ref``, ``git+https://…``);
     ``requirements``, ``local_wheels`` and ``pyproject`` are paths relative to the project;
     ``groups`` and ``extras`` are those of the ``pyproject.toml``. ``constraints`` are requirements
-    that limit the versions of all that is installed. ``source`` names the declaration that implies
-    the packages, if the user did not declare them.
+    that limit the versions of all that is installed. ``torch_backend`` (``cpu``, ``cu126``) is the
+    index of PyTorch that its packages come from. ``source`` names the declaration that implies the
+    packages, if the user did not declare them.
     """
 
     needs_python = True
@@ -223,6 +224,7 @@ class PythonPackages(Declaration, frozen=True):
     extras: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     source: str = ""
+    torch_backend: str = ""
 
     def python_packages(self) -> tuple[PythonPackages, ...]:
         return (self,)

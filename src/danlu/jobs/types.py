@@ -112,6 +112,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
         gpus: Indexes of the GPUs assigned to it.
         gpu_utilization: Mean share of time in which these computed, 0 to 1; None if unknown, and
             ``gpu_memory`` the bytes in use on them.
+        message: Why a replica failed, if its program did not say it: it could not be started.
         waits: What a replica that is not running waits for; on a cluster it begins with the reason
             of Kubernetes, verbatim.
     """
@@ -122,6 +123,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     restarts: int = 0
     exit_code: int | None = None
     reason: str = ""
+    message: str = ""
     cpu: float | None = None
     memory: int | None = None
     gpus: tuple[int, ...] = ()
@@ -169,7 +171,8 @@ class LogLine(msgspec.Struct, frozen=True):
     """One line of a replica's log: its raw bytes, without the newline.
 
     ``number`` counts from 0 over all attempts of the replica. ``whole`` is False if the line was
-    cut because it was too long, or the program ended before its newline.
+    cut because it was too long, the program ended before its newline, or it is a state of a
+    progress bar: the next one begins with a carriage return.
     """
 
     replica: ReplicaId
@@ -183,6 +186,20 @@ class LogLine(msgspec.Struct, frozen=True):
     def continues(self) -> bool:
         """Whether the line was cut because it is too long: its rest is the next one."""
         return not self.whole and len(self.data) >= MAX_LINE_BYTES
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether it has no end yet, as a state of a progress bar."""
+        return not self.whole and not self.continues
+
+    def overwrites(self, previous: object) -> bool:
+        """Return whether it replaces ``previous`` on a terminal: the next state of a bar."""
+        return (
+            isinstance(previous, LogLine)
+            and previous.is_transient
+            and previous.replica == self.replica
+            and self.data.startswith(b"\r")
+        )
 
 
 class JobResult(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from danlu.environment.lock import LockSection
+from danlu.environment.lock_section import LockSection
 from danlu.environment.types import (
     BaseSystem,
     Declaration,

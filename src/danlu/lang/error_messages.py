@@ -204,6 +204,8 @@ def explain_unknown_attribute(owner: str, name: str) -> tuple[str, str]:
         names.append("path")
     near = find_nearest_name(name, names)
     elsewhere = [function for function in FUNCTIONS if function.endswith(f".{name}")]
+    if owner == "install" and name in ("pip", "pip_packages", "requirements"):
+        elsewhere = ["install.python_packages"]
     if elsewhere:
         hint = f"did you mean '{elsewhere[0]}'?"
     elif near:

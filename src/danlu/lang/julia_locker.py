@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 
-from danlu.environment.lock import HashedTree, SectionResolver
+from danlu.environment.lock_section import HashedTree, SectionResolver
 from danlu.errors import OutsideError, ResolveError
 from danlu.lang.julia_artifacts import ARTIFACT_FILES, select_artifacts
 from danlu.lang.julia_depot import (

@@ -13,7 +13,8 @@ from typing import ClassVar, Generic, TypeVar
 import msgspec
 
 from danlu.environment.archives import LockedArchive, find_archive_problem, make_archive_vertex
-from danlu.environment.lock import LockSection, SectionResolver, SystemPackagesPin
+from danlu.environment.lock import SystemPackagesPin
+from danlu.environment.lock_section import LockSection, SectionResolver
 from danlu.environment.types import Declaration, Environment, GraphContext
 from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError
 from danlu.graph.ops import FileEntry, Files, Platform, Unresolved

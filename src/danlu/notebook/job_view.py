@@ -7,14 +7,14 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
 from danlu.commands.job_view_model import JobSnapshot, OutputLine, elapsed_seconds
-from danlu.commands.jobs.report import decode_line
+from danlu.commands.jobs.report import ProgressBarFilter, decode_line
 from danlu.graph.progress import Event
 from danlu.jobs.types import JobView, LogLine
 from danlu.notebook.build_view import BuildTracker, format_build_event
@@ -123,6 +123,8 @@ class LiveJobView:
     def line(self, line: LogLine) -> None:
         """Handle a log line of a replica."""
         self._last_numbers[line.replica] = line.number
+        if self._lines and line.overwrites(self._lines[-1]):
+            self._lines.pop()
         self._lines.append(line)
         self._changed = True
 
@@ -227,6 +229,7 @@ class TerminalJobView:
         self._state = ""
         self._notes: set[str] = set()
         self._waiting: list[str] = []
+        self._bars = ProgressBarFilter()
 
     def phase(self, state: str, *, name: str = "") -> None:
         """Write the current step."""
@@ -257,8 +260,12 @@ class TerminalJobView:
 
     def line(self, line: LogLine) -> None:
         """Write a log line of a replica."""
-        text = strip_control_sequences(decode_line(line.data))
-        self._waiting.append(f"{line.replica} │ {text}".rstrip())
+        self._add_lines(self._bars.feed(line))
+
+    def _add_lines(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            text = strip_control_sequences(decode_line(line.data))
+            self._waiting.append(f"{line.replica} │ {text}".rstrip())
 
     def tick(self) -> None:
         """Write the waiting lines."""
@@ -269,6 +276,7 @@ class TerminalJobView:
 
     def finish(self, state: str, message: str) -> None:
         """Write the final message."""
+        self._add_lines(self._bars.flush())
         self._waiting.append(message)
         self.tick()
 

@@ -345,7 +345,7 @@ class _SweepRenderer:
         return f"<div class='danlu-sweep'>{''.join(parts)}</div>"
 
     def _column_titles(self, report: SweepReport) -> list[str]:
-        return _truncate_cells(("job", *self._axes, "state", report.measure.metric, "duration"))
+        return _truncate_cells(("job", *self._axes, "state", report.measure.title, "duration"))
 
 
 def _html_row(trial: SweepTrial, report: SweepReport, axes: list[str]) -> list[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from danlu.environment.lock import HashedTree, LockedBase, MirroredFile, SystemVersion, WheelFile
+from danlu.environment.lock import LockedBase
+from danlu.environment.lock_section import HashedTree, MirroredFile, SystemVersion, WheelFile
 from danlu.environment.types import Environment
 from danlu.errors import ChecksumError, OutsideError, ResolveError, UsageError
 from danlu.graph.ops import Platform

@@ -19,7 +19,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from danlu.environment.lock import LockedBase, SystemVersion
+from danlu.environment.lock import LockedBase
+from danlu.environment.lock_section import SystemVersion
 from danlu.environment.types import AptSource
 from danlu.errors import ResolveError
 from danlu.graph.ops import DebPackage, Platform

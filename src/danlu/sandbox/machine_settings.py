@@ -146,7 +146,16 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
         files="--constraints",
     ),
     MachineSetting(
-        "building", "restricts build requirements", uv=("build-constraint-dependencies",)
+        "building",
+        "restricts build requirements",
+        uv=("build-constraint-dependencies",),
+        sandboxes=("resolution",),
+    ),
+    MachineSetting(
+        "building",
+        "adds build requirements to packages",
+        uv=("extra-build-dependencies",),
+        sandboxes=("resolution",),
     ),
     # Where files come from, and how to reach it.
     MachineSetting(
@@ -371,7 +380,7 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
         ),
         uv=(
             *("no-build-isolation", "no-build-isolation-package", "config-settings"),
-            *("config-settings-package", "extra-build-dependencies", "extra-build-variables"),
+            *("config-settings-package", "extra-build-variables"),
             "concurrent-builds",
         ),
         variables=("UV_NO_BUILD_ISOLATION",),
@@ -443,6 +452,7 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
 #: The decisions that apply to a locked installation, and to making a lock.
 WHEN_LOCKED: frozenset[Decision] = frozenset({"fetching"})
 WHEN_LOCKING: frozenset[Decision] = frozenset({"fetching", "resolving"})
+WHEN_BUILDING: frozenset[Decision] = frozenset({"fetching", "resolving", "building"})
 
 #: uv's settings that say whether wheels are used: in a file for uv they would make it build.
 FORMAT_SETTINGS = frozenset(

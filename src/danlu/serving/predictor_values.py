@@ -12,6 +12,7 @@ else; columns are matched by name; what is recorded with ``$bytes``, ``$float``,
 from __future__ import annotations
 
 import base64
+import functools
 import importlib
 import inspect
 import itertools
@@ -32,6 +33,12 @@ SINGLE = ("integer", "number", "string", "boolean", "bytes", "object")
 _MAX_RANK = 32
 #: Whole numbers up to this are exact as float64; larger ones may be.
 _EXACT = 1 << 53
+
+
+@functools.lru_cache(maxsize=1)
+def import_numpy() -> Any:
+    """Return NumPy, which the image has if anything needs it."""
+    return importlib.import_module("numpy")
 
 
 class InvalidInputError(Exception):
@@ -290,8 +297,9 @@ def decode_base64(text: str, name: str) -> bytes:
 
 def _list_rows(name: str, value: Any, about: Mapping[str, Any]) -> Any:
     """Return the value of a list; rows of a known table are in the order of its columns."""
-    if isinstance(value, Table) or ("columns" in about and _are_records(value)):
-        value = select_columns(_read_table(value), about).list_rows()
+    table = _read_table(value, about)
+    if table is not None:
+        value = select_columns(table, about).list_rows()
     elif not isinstance(value, (list, tuple)) and hasattr(_find_array(value), "tolist"):
         value = _find_array(value).tolist()
     width = about.get("width")
@@ -306,8 +314,17 @@ def _are_records(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
-def _read_table(value: Any) -> Table:
-    return value if isinstance(value, Table) else make_record_table(value)
+def _read_table(value: Any, about: Mapping[str, Any]) -> Table | None:
+    """Return the table that a value is; objects are rows for a predictor with columns."""
+    if isinstance(value, Table):
+        return value
+    if is_frame(value):
+        return _read_frame(value)
+    return make_record_table(value) if "columns" in about and _are_records(value) else None
+
+
+def _read_frame(frame: Any) -> Table:
+    return make_column_table({str(name): frame[name].to_numpy() for name in frame.columns})
 
 
 def select_columns(table: Table, about: Mapping[str, Any]) -> Table:
@@ -350,9 +367,12 @@ def _convert_columns(name: str, value: Any, about: Mapping[str, Any]) -> dict[st
 
 
 def _convert_array(name: str, value: Any, about: Mapping[str, Any]) -> Any:
-    numpy = importlib.import_module("numpy")
-    if isinstance(value, Table) or ("columns" in about and _are_records(value)):
-        value = _join_columns(name, select_columns(_read_table(value), about), about)
+    numpy = import_numpy()
+    table = _read_table(value, about)
+    if table is None and isinstance(value, list) and any(about.get("columns", {}).values()):
+        table = make_table(list(about["columns"]), value)
+    if table is not None:
+        value = _join_columns(name, select_columns(table, about), about)
     value = _find_array(value)
     dtype = about.get("dtype")
     if isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -376,20 +396,31 @@ def _convert_array(name: str, value: Any, about: Mapping[str, Any]) -> Any:
 
 
 def _join_columns(name: str, table: Table, about: Mapping[str, Any]) -> Any:
-    """Return the array of a table's rows: typed columns must fit by themselves."""
-    numpy = importlib.import_module("numpy")
-    if all(isinstance(column, list) for column in table.columns.values()):
-        return table.list_rows()
-    dtype = about.get("dtype")
-    columns = [
-        make_array(column, dtype, key)
-        if isinstance(column, list)
-        else fit_array(column, dtype, key)
-        for key, column in table.columns.items()
-    ]
-    if len({column.dtype for column in columns}) > 1:
-        raise InvalidInputError(f"the columns of {name} have different types")
-    return numpy.stack(columns, axis=1)
+    """Return the array of a table's rows: typed columns must fit by themselves.
+
+    Booleans are numbers in a column that the model says takes some.
+    """
+    numpy = import_numpy()
+    dtype, columns = about.get("dtype"), []
+    known = about.get("columns", {})
+    for key, column in table.columns.items():
+        details = known.get(key, {})
+        takes_booleans = details.get("booleans", False)
+        wanted = None if takes_booleans else details.get("dtype", dtype)
+        array = _make_column(column, wanted, key)
+        if takes_booleans and array.dtype.kind == "b":
+            array = array.astype("uint8")
+        columns.append(fit_array(array, dtype, key))
+    if dtype is None and len({array.dtype for array in columns}) > 1:
+        common = numpy.result_type(*columns)
+        columns = [fit_array(array, common, name) for array in columns]
+    return numpy.stack(columns, axis=1) if columns else numpy.empty((table.length, 0), dtype)
+
+
+def _make_column(column: Any, dtype: Any, name: str) -> Any:
+    if isinstance(column, list):
+        return make_array(column, dtype, name)
+    return fit_array(column, dtype, name)
 
 
 def make_array(data: Any, dtype: Any, name: str) -> Any:
@@ -399,7 +430,7 @@ def make_array(data: Any, dtype: Any, name: str) -> Any:
     is rounded like one, but it must be exact as float64. null is NaN in an array of fractions.
     Raises :class:`InvalidInputError` for other values, and for mixtures.
     """
-    numpy = importlib.import_module("numpy")
+    numpy = import_numpy()
     shape, flat, kinds = _measure_lists(data, name)
     wanted = None if dtype is None else _read_dtype(dtype, name)
     if wanted is not None and wanted.kind not in "biufcUO":
@@ -438,19 +469,20 @@ _TYPE_NAMES = {
 }  # fmt: skip
 
 
-def _measure_lists(data: Any, name: str) -> tuple[list[int], list[Any], set[type]]:
+def _measure_lists(data: Any, name: str) -> tuple[list[int], Sequence[Any], set[type]]:
     """Return the shape of nested lists, their elements, and the types of these."""
-    shape: list[int] = []
-    flat = [data]
-    kinds: set[type] = {type(data)}
-    while kinds and kinds <= {list, tuple}:
+    is_list = isinstance(data, (list, tuple))
+    shape: list[int] = [len(data)] if is_list else []
+    flat: Sequence[Any] = data if is_list else [data]
+    kinds: set[type] = set(map(type, flat))
+    while kinds and kinds <= _LISTS:
         lengths = set(map(len, flat))
         if len(lengths) > 1 or len(shape) == _MAX_RANK:
             raise InvalidInputError(f"{name} is not an array: its lists have different lengths")
         shape.append(lengths.pop())
         flat = list(itertools.chain.from_iterable(flat))
         kinds = set(map(type, flat))
-    if not kinds.isdisjoint((list, tuple)):
+    if not kinds.isdisjoint(_LISTS):
         raise InvalidInputError(f"{name} is not an array: it has lists and other values")
     # Of a subclass, such as an enumeration or a scalar of NumPy, the base counts.
     if not kinds <= _PLAIN:
@@ -459,10 +491,11 @@ def _measure_lists(data: Any, name: str) -> tuple[list[int], list[Any], set[type
 
 
 _PLAIN = {bool, int, float, str, bytes, type(None), dict}
+_LISTS = {list, tuple}
 
 
-def _make_integers(flat: list[Any], name: str) -> Any:
-    numpy = importlib.import_module("numpy")
+def _make_integers(flat: Sequence[Any], name: str) -> Any:
+    numpy = import_numpy()
     for kind in ("int64", "uint64"):
         try:
             return numpy.array(flat, kind)
@@ -471,14 +504,16 @@ def _make_integers(flat: list[Any], name: str) -> Any:
     raise InvalidInputError(f"{name}: a number does not fit in 64 bits")
 
 
-def _make_fractions(flat: list[Any], kinds: set[type], name: str) -> Any:
+def _make_fractions(flat: Sequence[Any], kinds: set[type], name: str) -> Any:
     """Return numbers as float64, null as NaN; a whole number must be exact."""
-    numpy = importlib.import_module("numpy")
+    numpy = import_numpy()
     if int in kinds and any(
         type(value) is int and abs(value) > _EXACT and not _is_exact(value) for value in flat
     ):
         raise InvalidInputError(f"{name}: a whole number does not fit in float64")
-    return numpy.array([math.nan if value is None else value for value in flat], "float64")
+    if type(None) in kinds:
+        flat = [math.nan if value is None else value for value in flat]
+    return numpy.array(flat, "float64")
 
 
 def _is_exact(value: int) -> bool:
@@ -489,7 +524,7 @@ def _is_exact(value: int) -> bool:
 
 
 def _read_dtype(dtype: Any, name: str) -> Any:
-    numpy = importlib.import_module("numpy")
+    numpy = import_numpy()
     try:
         return numpy.dtype(dtype)
     except TypeError as error:
@@ -502,17 +537,19 @@ def fit_array(array: Any, dtype: Any, name: str) -> Any:
     NumPy must call the types the same kind. Whole numbers must be exact, fractions are rounded to
     nearest, and none becomes infinite.
     """
-    numpy = importlib.import_module("numpy")
     if dtype is None:
         if array.dtype.kind in "OV":
             raise InvalidInputError(f"{name} is not an array of numbers")
         return array
+    if array.dtype == dtype:
+        return array
+    numpy = import_numpy()
     wanted = _read_dtype(dtype, name)
     if array.dtype == wanted or (wanted.kind in "UO" and array.dtype.kind in "UO"):
         return array if array.dtype == wanted else array.astype(wanted)
     is_allowed = numpy.can_cast(array.dtype, wanted, "same_kind")
-    # To NumPy, True is the number 1; a client that sends it means something else.
-    if not is_allowed or array.dtype.kind == "b":
+    # To NumPy, True is the number 1 and any number may be text; a client does not mean that.
+    if not is_allowed or array.dtype.kind == "b" or wanted.kind in "USO":
         found = "text" if array.dtype.kind in "US" else array.dtype
         raise InvalidInputError(f"{name} must be of type {wanted}, not {found}")
     with numpy.errstate(over="ignore", invalid="ignore"):
@@ -534,11 +571,11 @@ def _are_exact(whole: Any, fitted: Any) -> bool:
         return True
     if fitted.dtype.kind in "iu":
         return bool((whole == fitted).all())
-    finfo = importlib.import_module("numpy").finfo(fitted.dtype)
+    finfo = import_numpy().finfo(fitted.dtype)
     largest = max(abs(int(whole.min())), abs(int(whole.max())))
     if largest <= 1 << (finfo.nmant + 1) and largest <= finfo.max:
         return True
-    if not importlib.import_module("numpy").isfinite(fitted).all():
+    if not import_numpy().isfinite(fitted).all():
         return False
     pairs = zip(whole.reshape(-1).tolist(), fitted.reshape(-1).tolist())  # noqa: B905
     return all(value == number for value, number in pairs)
@@ -550,8 +587,8 @@ def _are_exact(whole: Any, fitted: Any) -> bool:
 def _make_frame(name: str, value: Any, about: Mapping[str, Any]) -> Any:
     """Return the DataFrame of a table, of rows by position, or of columns by name."""
     pandas = importlib.import_module("pandas")
-    if isinstance(value, pandas.DataFrame):
-        value = make_column_table({str(key): value[key].to_numpy() for key in value.columns})
+    if is_frame(value):
+        value = _read_frame(value)
     value = _find_array(value)
     if hasattr(value, "ndim"):
         if value.ndim != 2:
@@ -692,7 +729,7 @@ def _encode_array(array: Any, plain: bool) -> Any:
         array = array.astype(str)
     if array.dtype.kind in "OUS" or array.ndim == 0 or plain:
         is_json = array.dtype.kind in "biuU" or (
-            array.dtype.kind == "f" and importlib.import_module("numpy").isfinite(array).all()
+            array.dtype.kind == "f" and import_numpy().isfinite(array).all()
         )
         return array.tolist() if is_json else encode_value(array.tolist(), plain=plain)
     if array.dtype.kind not in "biuf":
@@ -718,7 +755,7 @@ def decode_value(value: Any) -> Any:
     if set(value) == {"$float"}:
         return float(value["$float"])
     if set(value) == {"$array"}:
-        numpy = importlib.import_module("numpy")
+        numpy = import_numpy()
         about = value["$array"]
         kind = numpy.dtype(about["dtype"]).newbyteorder("<")
         array = numpy.frombuffer(base64.b64decode(about["data"]), kind)

@@ -284,9 +284,9 @@ def run_examples(directory: str, *, record: bool) -> int:
         schema = describe_predictor(predictor)
         if record:
             examples = read_examples(predictor, os.path.join(HERE, "examples"))
+            inputs = [encode_value(value) for value in examples]
         else:
-            examples = [item["input"] for item in read_json("golden.json")["examples"]]
-        inputs = [encode_value(value) for value in examples]
+            inputs = [item["input"] for item in read_json("golden.json")["examples"]]
         phase = "predict"
         outputs = [_call_predict(predictor, value, schema) for value in inputs]
         report = {"schema": schema, "inputs": inputs, "outputs": outputs, "hosts": trace.hosts}

@@ -28,12 +28,21 @@ _DOWNLOAD_PATTERNS = (
     "http/*.part",
     "http/.local-*",
     "http/sha256/*",
+    "uv/.removed-*",
+    "uv/.tmp*",
     "uv/sdists-v*/*/*",
     "wheels/*",
 )
 
 #: The files through which uv finds an unpacked wheel: a symlink, and its name with these suffixes.
 _POINTER_SUFFIXES = ("", ".http", ".rev")
+
+
+#: Where uv unpacks an archive while it downloads it. Killed, it leaves that there for ever.
+_LEFTOVERS = "uv/.tmp*"
+
+#: The names under which they are removed.
+_REMOVED = "uv/.removed-*"
 
 
 class PruneResult(msgspec.Struct, frozen=True):
@@ -83,6 +92,29 @@ def prune(cache: Path, keep_bytes: int) -> PruneResult:
                 kept -= item.size
                 count += 1
     return PruneResult(count, total - kept, kept, busy=not free and kept > keep_bytes)
+
+
+def has_leftovers(cache: Path) -> bool:
+    """Return whether an interrupted uv may have left half a download, or one is running."""
+    return next(cache.glob(_LEFTOVERS), None) is not None
+
+
+def sweep(cache: Path) -> None:
+    """Remove what interrupted downloads of uv left, once at a time.
+
+    Waits until no build uses the cache.
+    """
+    with try_file_lock(cache / "sweep.lock") as is_free:
+        if is_free:
+            _remove_leftovers(cache)
+
+
+def _remove_leftovers(cache: Path) -> None:
+    with file_lock(cache / "lock"):
+        trees = list(cache.glob(_LEFTOVERS))
+        removed = [tree.rename(tree.with_name(f".removed-{tree.name[1:]}")) for tree in trees]
+    for tree in (*removed, *cache.glob(_REMOVED)):
+        remove_tree(tree)
 
 
 def _list_downloads(cache: Path) -> Iterator[_CachedDownload]:

@@ -18,6 +18,7 @@ _NOT_TEXT = re.compile(
     r"true|True|TRUE|false|False|FALSE|0o[0-7]+|0x[0-9a-fA-F]+|(?!-?(?:0|[1-9]\d*)$)"
     r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
+_FILE_URL = re.compile(r"^((?:-r|-c|--requirement|--constraint)[ =]*)file:(?!//)")
 
 
 class CondaEnvironmentFile(msgspec.Struct, frozen=True):
@@ -75,7 +76,8 @@ def parse_environment_file(text: str, name: str) -> CondaEnvironmentFile:
             # As in conda, the last of several lists counts, and a string is a list of one.
             lines = item.get("pip")
             pip = (lines,) if isinstance(lines, str) else lines or ()
-    numbered = tuple((_number(line), line.strip()) for line in pip)
+    # conda's documentation writes `-r file:requirements.txt`.
+    numbered = tuple((_number(line), _FILE_URL.sub(r"\1", line.strip(), count=1)) for line in pip)
     return CondaEnvironmentFile(file.channels, tuple(specs), numbered, file.variables)
 
 

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -110,6 +111,23 @@ def checkout(url: str, commit: str, *, cache: Path, offline: bool = False) -> Pa
         finally:
             remove_tree(staged)
     return place
+
+
+def describe(directory: Path) -> tuple[str, str]:
+    """Return the description of HEAD by the last tag with a digit, and its commit.
+
+    Without such a tag, the description counts from ``0.0``. Raises :class:`OutsideError` if
+    ``directory`` is in no repository. Only objects are read, and none is fetched: the configuration
+    of the repository can name programs for that.
+    """
+    git = partial(_run_git, directory=directory, transport=False)
+    commit = git(["rev-parse", "--verify", "HEAD^{commit}"]).decode().strip()
+    options = ["--tags", "--long", "--abbrev=40", "--match", "*[0-9]*"]
+    try:
+        return git(["describe", *options, commit]).decode().strip(), commit
+    except OutsideError:
+        count = git(["rev-list", "--count", commit]).decode().strip()
+        return f"0.0-{count}-g{commit}", commit
 
 
 def read_repository(
@@ -322,6 +340,7 @@ def _run_git(
     database: Path | None = None,
     directory: Path | None = None,
     input: bytes = b"",
+    transport: bool = True,
 ) -> bytes:
     program = shutil.which("git")
     if program is None:
@@ -336,7 +355,7 @@ def _run_git(
         done = subprocess.run(
             [*command, *args],
             cwd=directory,
-            env=_git_environment(),
+            env=_git_environment() | ({} if transport else {"GIT_ALLOW_PROTOCOL": ""}),
             input=input,
             capture_output=True,
             start_new_session=True,

@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from danlu.errors import StoreError
 from danlu.store.errors import ErrorTranslator, lock_timeout_error
@@ -24,9 +25,6 @@ from danlu.store.schema import VERSION, migrate
 from danlu.util.epoch import bump_epoch, read_epoch
 from danlu.util.files import filesystem_type, write_atomic
 from danlu.util.locks import file_lock
-
-if TYPE_CHECKING:
-    from danlu.store.leases import LeaseFile
 
 Kind = Literal["layers", "blobs", "records", "images"]
 
@@ -72,6 +70,16 @@ def choose_journal(connection: sqlite3.Connection, root: Path) -> None:
     """
     if filesystem_type(root) not in _COPY_ON_WRITE:
         connection.execute("PRAGMA journal_mode = WAL")
+
+
+@dataclass
+class LeaseFile:
+    """The lease file of an open store, shared by all its leases."""
+
+    path: Path
+    descriptor: int
+    holders: int = 0
+    shared: bool = False
 
 
 class StoreIndex:

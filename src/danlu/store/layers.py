@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from danlu.errors import DanluError, StoreError
 from danlu.oci.digest import DiffId
@@ -24,7 +24,26 @@ if TYPE_CHECKING:
 #: Errors that mean that the content of a tree has changed, as opposed to being unreadable.
 _CONTENT_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
-_COLUMNS = "diff_id, size, files, created_by, tree, normalise, boot, used"
+
+class LayerRow(NamedTuple):
+    """A row of the table ``layers``: its columns, in this order."""
+
+    diff_id: str
+    size: int
+    files: int
+    created_by: str
+    tree: str
+    normalise: str
+    boot: str
+    used: float
+
+    def to_layer(self, index: StoreIndex) -> Layer:
+        """Return the layer that the row is of."""
+        tree = index.layers / self.tree
+        return Layer(DiffId(self.diff_id), self.size, self.files, self.created_by, tree)
+
+
+_COLUMNS = ", ".join(LayerRow._fields)
 
 
 def encode_normalise(normalise: NormalizeOptions | TarSplit | None) -> str:
@@ -119,7 +138,16 @@ def commit(
     # a tree that a crash left between rename and insert is never taken for a layer.
     name = f"{summary.diff_id[7:15]}-{os.urandom(4).hex()}"
     _drop_if_damaged(index, summary.diff_id)
-    values = (summary.diff_id, summary.size, summary.files, created_by, name)
+    row = LayerRow(
+        summary.diff_id,
+        summary.size,
+        summary.files,
+        created_by,
+        name,
+        encode_normalise(normalise),
+        index.boot,
+        index.clock(),
+    )
     try:
         with index.adding() as connection:
             index.pin("layers", [summary.diff_id])
@@ -128,7 +156,7 @@ def commit(
                 os.rename(staged, index.layers / name)
                 connection.execute(
                     f"INSERT OR REPLACE INTO layers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*values, encode_normalise(normalise), index.boot, index.clock()),
+                    row,
                 )
     except BaseException:
         # The row could not be written (full disk): move the tree back, so that it is removed with
@@ -137,24 +165,29 @@ def commit(
             os.rename(index.layers / name, staged)
         raise
     if present is None:
-        return _layer_from_row(index, values)
+        return row.to_layer(index)
     with index.translated_errors:
         remove_tree(staged)
-    return _layer_from_row(index, present)
+    return present.to_layer(index)
 
 
 def _drop_if_damaged(index: StoreIndex, diff_id: str) -> None:
     """Verify an existing layer first: an intact tree must not be replaced by a damaged one."""
     with index.reading():
-        row = index.query_row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
-        present = row is not None and _can_trust(index, row) and _tree_exists(index, row[4])
+        row = _query_row(index, diff_id)
+        present = row is not None and _can_trust(index, row) and _tree_exists(index, row.tree)
     if row is not None and present:
         _verify_layer(index, row)
 
 
-def _find_usable_row(index: StoreIndex, diff_id: str) -> tuple[Any, ...] | None:
+def _query_row(index: StoreIndex, diff_id: str) -> LayerRow | None:
     row = index.query_row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
-    if row is None or not _can_trust(index, row) or not _tree_exists(index, row[4]):
+    return None if row is None else LayerRow(*row)
+
+
+def _find_usable_row(index: StoreIndex, diff_id: str) -> LayerRow | None:
+    row = _query_row(index, diff_id)
+    if row is None or not _can_trust(index, row) or not _tree_exists(index, row.tree):
         return None
     return row
 
@@ -172,14 +205,14 @@ def get_all(index: StoreIndex, diff_ids: Iterable[DiffId]) -> list[Layer] | None
         index.pin("layers", wanted)
         rows = []
         for diff_id in wanted:
-            row = index.query_row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
-            if row is None or not _tree_exists(index, row[4]):
+            row = _query_row(index, diff_id)
+            if row is None or not _tree_exists(index, row.tree):
                 return None
-            index.record_use("layers", diff_id, row[7])
+            index.record_use("layers", diff_id, row.used)
             rows.append(row)
     if not all(_can_trust(index, row) or _verify_layer(index, row) for row in rows):
         return None
-    return [_layer_from_row(index, row) for row in rows]
+    return [row.to_layer(index) for row in rows]
 
 
 def get_by_tree(index: StoreIndex, tree: Path) -> Layer | None:
@@ -191,11 +224,6 @@ def get_by_tree(index: StoreIndex, tree: Path) -> Layer | None:
     return get(index, DiffId(row[0])) if row is not None else None
 
 
-def _layer_from_row(index: StoreIndex, row: tuple[Any, ...]) -> Layer:
-    diff_id, size, files, created_by, tree = row[:5]
-    return Layer(DiffId(diff_id), size, files, created_by, index.layers / tree)
-
-
 def _tree_exists(index: StoreIndex, tree: str) -> bool:
     try:
         return stat.S_ISDIR(os.stat(index.layers / tree).st_mode)
@@ -203,16 +231,16 @@ def _tree_exists(index: StoreIndex, tree: str) -> bool:
         return False
 
 
-def _can_trust(index: StoreIndex, row: tuple[Any, ...]) -> bool:
-    return row[6] in (index.boot, SYNCED)
+def _can_trust(index: StoreIndex, row: LayerRow) -> bool:
+    return row.boot in (index.boot, SYNCED)
 
 
-def _verify_layer(index: StoreIndex, row: tuple[Any, ...]) -> bool:
+def _verify_layer(index: StoreIndex, row: LayerRow) -> bool:
     """Return whether a layer is still as it was committed; delete its row if not."""
-    diff_id, tree, boot = row[0], row[4], row[6]
+    diff_id, tree, boot = row.diff_id, row.tree, row.boot
     with index.translated_errors:
         try:
-            intact = not find_difference(index, index.layers / tree, row[5], diff_id)
+            intact = not find_difference(index, index.layers / tree, row.normalise, diff_id)
         except PermissionError:
             # Outside the user namespace of a rootless build, where `danlu plan` runs: a process
             # that cannot read the tree cannot use it either.

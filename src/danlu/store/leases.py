@@ -5,23 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 from danlu.oci.digest import DiffId
-from danlu.store.index import Kind, StoreIndex
+from danlu.store.index import Kind, LeaseFile, StoreIndex
 from danlu.store.staging import lock_if_orphan, new_file
-
-
-@dataclass
-class LeaseFile:
-    """The lease file of an open store, shared by all its leases."""
-
-    path: Path
-    descriptor: int
-    holders: int = 0
-    shared: bool = False
 
 
 class StoreLease:

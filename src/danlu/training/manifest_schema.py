@@ -245,9 +245,64 @@ ELASTIC_POLICY: dict[str, FieldCheck] = {
     "metrics": list_check(map_check(any_value)),
 }
 
-_VARIABLE = record_check(
-    {"name": check_text, "value": check_text, "valueFrom": map_check(any_value)}, ("name",)
+_OBJECT_KEY = record_check(
+    {"name": check_text, "key": check_text, "optional": check_boolean}, ("key",)
 )
+_OBJECT = record_check({"name": check_text, "optional": check_boolean})
+_VARIABLE = record_check(
+    {
+        "name": check_text,
+        "value": check_text,
+        "valueFrom": record_check(
+            {
+                **_any_fields("fileKeyRef"),
+                "fieldRef": record_check(
+                    {"apiVersion": check_text, "fieldPath": check_text}, ("fieldPath",)
+                ),
+                "resourceFieldRef": record_check(
+                    {
+                        "containerName": check_text,
+                        "resource": check_text,
+                        "divisor": check_quantity,
+                    },
+                    ("resource",),
+                ),
+                "configMapKeyRef": _OBJECT_KEY,
+                "secretKeyRef": _OBJECT_KEY,
+            }
+        ),
+    },
+    ("name",),
+)
+
+_HANDLER: dict[str, FieldCheck] = {
+    "exec": record_check({"command": _TEXTS}),
+    "httpGet": map_check(any_value),
+    "tcpSocket": map_check(any_value),
+}
+_HOOK = record_check(
+    {**_HANDLER, "sleep": record_check({"seconds": integer_check(-INT64, INT64)}, ("seconds",))}
+)
+_PROBE = record_check(
+    {
+        **_HANDLER,
+        "grpc": map_check(any_value),
+        "initialDelaySeconds": integer_check(),
+        "timeoutSeconds": integer_check(),
+        "periodSeconds": integer_check(),
+        "successThreshold": integer_check(),
+        "failureThreshold": integer_check(),
+        "terminationGracePeriodSeconds": integer_check(1, INT64),
+    }
+)
+
+_USER = integer_check(0, INT32)
+_SECURITY: dict[str, FieldCheck] = {
+    **_any_fields("appArmorProfile seLinuxOptions seccompProfile windowsOptions"),
+    "runAsUser": _USER,
+    "runAsGroup": _USER,
+    "runAsNonRoot": check_boolean,
+}
 
 _CONTAINER_PORT = record_check(
     {
@@ -276,10 +331,24 @@ _MOUNT = record_check(
 _CONTAINER = record_check(
     {
         **_any_fields("""
-            envFrom lifecycle livenessProbe readinessProbe resizePolicy restartPolicy
-            restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath
-            terminationMessagePolicy tty volumeDevices
+            resizePolicy restartPolicy restartPolicyRules terminationMessagePath
+            terminationMessagePolicy volumeDevices
         """),
+        **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _PROBE),
+        **dict.fromkeys(("stdin", "stdinOnce", "tty"), check_boolean),
+        "envFrom": list_check(
+            record_check({"prefix": check_text, "configMapRef": _OBJECT, "secretRef": _OBJECT})
+        ),
+        "lifecycle": record_check({"preStop": _HOOK, "postStart": _HOOK, "stopSignal": check_text}),
+        "securityContext": record_check(
+            {
+                **_any_fields("capabilities procMount"),
+                **_SECURITY,
+                "allowPrivilegeEscalation": check_boolean,
+                "privileged": check_boolean,
+                "readOnlyRootFilesystem": check_boolean,
+            }
+        ),
         "name": check_text,
         "image": check_text,
         "imagePullPolicy": choice_check(("Always", "IfNotPresent", "Never")),
@@ -300,30 +369,56 @@ _CONTAINER = record_check(
     ("name",),
 )
 
+_MODE = integer_check(0, 0o777)
+_FILES: dict[str, FieldCheck] = {
+    "items": list_check(
+        record_check({"key": check_text, "path": check_text, "mode": _MODE}, ("key", "path"))
+    ),
+    "optional": check_boolean,
+}
+
 _VOLUME = record_check(
     {
         **_any_fields("""
-            awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI
+            awsElasticBlockStore azureDisk azureFile cephfs cinder csi downwardAPI
             emptyDir ephemeral fc flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath
             image iscsi nfs persistentVolumeClaim photonPersistentDisk portworxVolume projected
-            quobyte rbd scaleIO secret storageos vsphereVolume
+            quobyte rbd scaleIO storageos vsphereVolume
         """),
+        "configMap": record_check({**_FILES, "name": check_text, "defaultMode": _MODE}),
+        "secret": record_check({**_FILES, "secretName": check_text, "defaultMode": _MODE}),
         "name": check_text,
     },
     ("name",),
 )
 
+_POD_SWITCHES = (
+    *("automountServiceAccountToken", "enableServiceLinks", "hostIPC", "hostNetwork", "hostPID"),
+    *("hostUsers", "setHostnameAsFQDN", "shareProcessNamespace"),
+)
+
 _POD = record_check(
     {
         **_any_fields("""
-            activeDeadlineSeconds affinity automountServiceAccountToken dnsConfig dnsPolicy
-            enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID
-            hostUsers hostname hostnameOverride imagePullSecrets nodeName nodeSelector os overhead
-            preemptionPolicy priority priorityClassName readinessGates resourceClaims resources
-            restartPolicy runtimeClassName schedulerName schedulingGates securityContext
-            serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain
-            terminationGracePeriodSeconds tolerations topologySpreadConstraints
+            affinity dnsConfig dnsPolicy ephemeralContainers hostAliases hostname hostnameOverride
+            imagePullSecrets nodeName nodeSelector os overhead preemptionPolicy priority
+            priorityClassName readinessGates resourceClaims resources restartPolicy
+            runtimeClassName schedulerName schedulingGates serviceAccount serviceAccountName
+            subdomain tolerations topologySpreadConstraints
         """),
+        **dict.fromkeys(_POD_SWITCHES, check_boolean),
+        "activeDeadlineSeconds": integer_check(1),
+        # The API server turns a negative one into 1.
+        "terminationGracePeriodSeconds": integer_check(-INT64, INT64),
+        "securityContext": record_check(
+            {
+                **_any_fields("""
+                    fsGroup fsGroupChangePolicy seLinuxChangePolicy supplementalGroups
+                    supplementalGroupsPolicy sysctls
+                """),
+                **_SECURITY,
+            }
+        ),
         "containers": list_check(_CONTAINER),
         "initContainers": list_check(_CONTAINER),
         "volumes": list_check(_VOLUME),

@@ -7,8 +7,7 @@ specs are checked, and a job's name must leave room for the names of all its rep
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -16,19 +15,10 @@ import msgspec
 from danlu.training.document import API_VERSION, invalid_job_error
 from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import RUN_POLICY, check_replica, check_text, record_check
+from danlu.training.pod_validation import as_mapping, check_labels, check_template
 from danlu.training.types import Job, ReplicaId, ReplicaType
-from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH, is_dns_label
-from danlu.util.suggest import closest_match, did_you_mean
-
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_PORT_NAME = re.compile(r"(?=.*[a-z])(?=.{1,15}$)[a-z0-9]+(-[a-z0-9]+)*")
-
-_LABEL_HINT = "use lower-case letters, digits and '-', at most 63 characters"
-
-_Members = Sequence[tuple[str, Mapping[str, Any]]]
-"""The mappings of a list, each with its path."""
+from danlu.util.dns_label import DNS_1035, LABEL_HINT, MAX_LABEL_LENGTH, is_dns_label
+from danlu.util.suggest import did_you_mean
 
 
 def check_job(job: Job, framework: Framework) -> Job:
@@ -50,7 +40,7 @@ def check_job(job: Job, framework: Framework) -> Job:
     last = [_last_replica(type, spec.replicas) for type, spec in job.replicas.items()]
     errors |= {*_check_name({"name": job.name}, last)}
     for type, spec in job.replicas.items():
-        errors |= {*_check_template(spec.template, f"{paths[type]}.template", framework)}
+        errors |= {*check_template(spec.template, f"{paths[type]}.template", framework)}
     if errors:
         raise invalid_job_error({}, sorted(errors), framework)
     return job
@@ -59,15 +49,15 @@ def check_job(job: Job, framework: Framework) -> Job:
 def check_document(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
     """Yield what is wrong with a manifest beyond its shape; values of a wrong one are skipped."""
     yield from _check_kind(document, framework)
-    metadata = _as_mapping(document.get("metadata"))
+    metadata = as_mapping(document.get("metadata"))
     yield from _check_metadata(metadata)
     yield from _check_name(metadata, _last_replicas(document, framework))
     replicas = _replica_specs(document, framework)
     yield from _check_types(replicas, framework)
     for name, spec in replicas.items():
         path = f"spec.{framework.replicas_field}[{match_replica_type(name, framework) or name}]"
-        template = _as_mapping(spec).get("template")
-        yield from _check_template(template, f"{path}.template", framework)
+        template = as_mapping(spec).get("template")
+        yield from check_template(template, f"{path}.template", framework)
 
 
 def has_valid_types(document: Mapping[str, Any], framework: Framework) -> bool:
@@ -95,14 +85,8 @@ def _check_kind(document: Mapping[str, Any], framework: Framework) -> Iterator[F
 def _check_metadata(metadata: Mapping[str, Any]) -> Iterator[FieldError]:
     namespace = metadata.get("namespace")
     if isinstance(namespace, str) and namespace and not is_dns_label(namespace):
-        yield FieldError("metadata.namespace", f"invalid namespace '{namespace}'", _LABEL_HINT)
-    for key, value in _as_mapping(metadata.get("labels")).items():
-        path = f"metadata.labels[{key}]"
-        if not _LABEL_KEY.fullmatch(key):
-            yield FieldError(path, "invalid label name")
-        if isinstance(value, str) and not _LABEL_VALUE.fullmatch(value):
-            hint = "use letters, digits, '-', '_' and '.', at most 63 characters"
-            yield FieldError(path, f"cannot be '{value}'", hint)
+        yield FieldError("metadata.namespace", f"invalid namespace '{namespace}'", LABEL_HINT)
+    yield from check_labels(metadata, "metadata")
 
 
 def _check_name(metadata: Mapping[str, Any], replicas: Iterable[ReplicaId]) -> Iterator[FieldError]:
@@ -128,10 +112,10 @@ def _check_name(metadata: Mapping[str, Any], replicas: Iterable[ReplicaId]) -> I
 
 def _last_replicas(document: Mapping[str, Any], framework: Framework) -> Iterator[ReplicaId]:
     """Yield the last replica that each type can have, also after scaling up."""
-    elastic = _as_mapping(_as_mapping(document.get("spec")).get("elasticPolicy"))
+    elastic = as_mapping(as_mapping(document.get("spec")).get("elasticPolicy"))
     for name, spec in _replica_specs(document, framework).items():
         limit = elastic.get("maxReplicas") if name.casefold() == "worker" else None
-        yield _last_replica(name, _as_mapping(spec).get("replicas"), limit)
+        yield _last_replica(name, as_mapping(spec).get("replicas"), limit)
 
 
 def _last_replica(type: str, *numbers: object) -> ReplicaId:
@@ -163,108 +147,5 @@ def _check_types(replicas: Mapping[str, Any], framework: Framework) -> Iterator[
         yield FieldError(path, "must not be empty", f"one or more of {types}")
 
 
-# -- pod templates --------------------------------------------------------------------------------
-
-
-def _check_template(template: Any, path: str, framework: Framework) -> Iterator[FieldError]:
-    spec = template.get("spec") if isinstance(template, Mapping) else None
-    path = f"{path}.spec"
-    containers = _list_members(spec, "containers", path)
-    init_containers = _list_members(spec, "initContainers", path)
-    volumes = _list_members(spec, "volumes", path)
-    if isinstance(spec, Mapping) and spec.get("containers") == []:
-        hint = f"add one named '{framework.container}'"
-        yield FieldError(f"{path}.containers", "must not be empty", hint)
-    if containers and not framework.any_container:
-        yield from _check_main_container(containers, framework)
-    yield from _check_names(volumes, what="volume")
-    yield from _check_names([*containers, *init_containers], what="container")
-    for container_path, container in (*containers, *init_containers):
-        if container.get("image") in (None, ""):
-            yield FieldError(f"{container_path}.image", "is required")
-        yield from _check_variables(_list_members(container, "env", container_path))
-        yield from _check_ports(_list_members(container, "ports", container_path))
-        yield from _check_mounts(_list_members(container, "volumeMounts", container_path), volumes)
-
-
-def _check_main_container(containers: _Members, framework: Framework) -> Iterator[FieldError]:
-    """Check that the framework's container exists; else point at the one most likely meant."""
-    names = [container.get("name") for _, container in containers]
-    if framework.container in names:
-        return
-    texts = [name for name in names if isinstance(name, str)]
-    meant = closest_match(framework.container, texts) or (texts[0] if texts else "")
-    path = next(
-        (path for path, container in containers if container.get("name") == meant),
-        containers[0][0],
-    )
-    message = f"a {framework.kind} needs a container named '{framework.container}'"
-    yield FieldError(f"{path}.name", message, f"rename this one to '{framework.container}'")
-
-
-def _check_names(members: _Members, *, what: str) -> Iterator[FieldError]:
-    seen: set[str] = set()
-    for path, member in members:
-        name = member.get("name")
-        if not isinstance(name, str):
-            continue
-        if not is_dns_label(name):
-            yield FieldError(f"{path}.name", f"invalid {what} name '{name}'", _LABEL_HINT)
-        if name in seen:
-            yield FieldError(f"{path}.name", f"duplicate {what} '{name}'")
-        seen.add(name)
-
-
-def _check_variables(variables: _Members) -> Iterator[FieldError]:
-    for path, variable in variables:
-        name = variable.get("name")
-        if isinstance(name, str) and not _VARIABLE.fullmatch(name):
-            hint = "use letters, digits, '_', '-' and '.', not starting with a digit"
-            yield FieldError(f"{path}.name", f"invalid variable name '{name}'", hint)
-        if variable.get("value") not in (None, "") and variable.get("valueFrom") is not None:
-            message = "cannot be combined with value"
-            yield FieldError(f"{path}.valueFrom", message, "keep one of the two")
-
-
-def _check_ports(ports: _Members) -> Iterator[FieldError]:
-    seen: set[str] = set()
-    for path, port in ports:
-        name = port.get("name")
-        if not isinstance(name, str) or not name:
-            continue
-        if not _PORT_NAME.fullmatch(name):
-            hint = "use at most 15 lower-case letters, digits and '-', including a letter"
-            yield FieldError(f"{path}.name", f"invalid port name '{name}'", hint)
-        if name in seen:
-            yield FieldError(f"{path}.name", f"duplicate port '{name}'")
-        seen.add(name)
-
-
-def _check_mounts(mounts: _Members, volumes: _Members) -> Iterator[FieldError]:
-    names = [volume["name"] for _, volume in volumes if isinstance(volume.get("name"), str)]
-    listed = f"volumes: {', '.join(sorted(names))}" if names else "the pod has no volumes"
-    for path, mount in mounts:
-        name = mount.get("name")
-        if isinstance(name, str) and name not in names:
-            hint = did_you_mean(name, names, otherwise=listed, template="'{}'")
-            yield FieldError(f"{path}.name", f"volume '{name}' not found", hint)
-
-
-def _list_members(parent: Any, field: str, path: str) -> _Members:
-    """Return the mappings in a list field, with their paths; nothing if it is not a list."""
-    members: Iterable[Any] = (parent.get(field) if isinstance(parent, Mapping) else None) or ()
-    if not isinstance(members, list | tuple):
-        return []
-    return [
-        (f"{path}.{field}[{index}]", member)
-        for index, member in enumerate(members)
-        if isinstance(member, Mapping)
-    ]
-
-
 def _replica_specs(document: Mapping[str, Any], framework: Framework) -> Mapping[str, Any]:
-    return _as_mapping(_as_mapping(document.get("spec")).get(framework.replicas_field))
-
-
-def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return as_mapping(as_mapping(document.get("spec")).get(framework.replicas_field))

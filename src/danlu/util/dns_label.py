@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 MAX_LABEL_LENGTH = 63
+LABEL_HINT = "use lower-case letters, digits and '-', at most 63 characters"
 
 #: RFC 1035, for names of Services; without the limit of the length.
 DNS_1035 = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")

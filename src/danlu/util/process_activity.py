@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -42,14 +43,17 @@ def run_program(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program with nobody in front of it and collect its output, whatever its exit code is.
 
-    Raises :class:`TemporaryError` as :func:`finish_program` does, and :class:`FileNotFoundError` if
-    it does not exist.
+    Raises :class:`TemporaryError` as :func:`finish_program` does, :class:`FileNotFoundError` if it
+    does not exist, and :class:`KeyboardInterrupt` if Ctrl-C, which a terminal sends to it and to
+    this process, has ended it: its end may be noticed before our own interrupt.
     """
     stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
     process = subprocess.Popen(
         args, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd
     )
     output, errors = finish_program(process, input, stuck_seconds=stuck_seconds)
+    if process.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt
     return subprocess.CompletedProcess(args, process.returncode, output, errors)
 
 
@@ -58,23 +62,26 @@ def finish_program(
     input: bytes | None = None,
     *,
     stuck_seconds: float | None = None,
+    read_progress: Callable[[], object] | None = None,
 ) -> tuple[bytes, bytes]:
     """Wait for a program, and return what remains in the pipes of its output and errors.
 
     Raises :class:`TemporaryError` if the program and its children do nothing for ``stuck_seconds``
-    (default: :data:`STUCK_SECONDS`). They are killed if this raises. Starts no thread, so that the
-    caller may enter a user namespace next.
+    (default: :data:`STUCK_SECONDS`); ``read_progress`` returns something that changes if another
+    process works for it, and may raise. They are killed if this raises. Starts no thread, so that
+    the caller may enter a user namespace next.
     """
     limit = STUCK_SECONDS if stuck_seconds is None else stuck_seconds
     if process.stdin is not None and process.stdin.closed:
         process.stdin = None  # communicate() would flush it
-    before, since = (-1, -1), time.monotonic()
+    before: object = None
+    since = time.monotonic()
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 output, errors = process.communicate(input, timeout=_POLL_SECONDS)
                 return output or b"", errors or b""
-            now = read_activity(process.pid)
+            now = read_progress() if read_progress else read_activity(process.pid)
             if now != before:
                 before, since = now, time.monotonic()
             elif time.monotonic() - since > limit:

@@ -45,6 +45,11 @@ def test_addresses_are_parsed(url: str, address: SshAddress) -> None:
     assert parse_ssh_url(url) == address
 
 
+def test_the_command_to_try_has_user_and_port() -> None:
+    assert parse_ssh_url("ssh://me@box:2222").command == "ssh -p 2222 me@box"
+    assert parse_ssh_url("ssh://box").command == "ssh box"
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.conftest import Danlu, remove_tree
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root", "sshd", "ssh", "busybox")]
 
@@ -75,6 +78,18 @@ def test_a_changed_file_is_synchronized_before_the_next_command(
     (project / "train.py").write_text("second\n")
     result = danlu("exec", "cat", "/workspace/train.py", cwd=project)
     assert result.stdout == "second\n"
+
+
+def test_commands_without_a_project_work_in_the_home_directory(
+    danlu: Danlu, machine: OtherMachine, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(machine.here))
+    (row,) = json.loads(danlu("ps", "--format", "json", cwd=machine.here).stdout)
+    assert (row["name"], row["context"]) == ("digits", CONTEXT)
+    danlu("jobs", "ls", cwd=machine.here)
+    refused = danlu("run", "--", "true", cwd=machine.here, check=False)
+    assert refused.returncode == 125
+    assert "is not a project" in refused.stderr
 
 
 def test_exit_codes_and_streams_pass(danlu: Danlu, project: Path) -> None:
@@ -167,26 +182,77 @@ def test_signals_reach_a_program_that_has_no_terminal(
     assert danlu("exec", "sh", "-c", "cat /caught; rm /caught", cwd=project).stdout == f"{name}\n"
 
 
-def test_a_lost_connection_leaves_the_environment_running(
-    machine: OtherMachine, danlu: Danlu, project: Path
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("exec", "sh", "-c"), 125),
+        (("run", "--image", "box:1", "--", "sh", "-c"), 125),
+        (("ssh", "digits"), 125),
+        (("train", "--host-python", "--framework", "pytorch", "wait.py"), 3),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_runs_in_the_foreground_ends_with_the_connection(
+    machine: OtherMachine, danlu: Danlu, project: Path, command: tuple[str, ...], code: int
 ) -> None:
-    program = [
-        str(Path(sys.executable).with_name("danlu")),
-        "exec",
-        "sh",
-        "-c",
-        "echo started; sleep 1000",
-    ]
+    (project / "wait.py").write_text(
+        "import time\nprint('started', flush=True)\ntime.sleep(1000)\n"
+    )
+    words = () if command[0] == "train" else ("echo started; sleep 1000.5",)
+    program = [str(Path(sys.executable).with_name("danlu")), *command, *words]
     environ = {**os.environ, "DANLU_HOME": str(machine.here)}
     pipe = subprocess.PIPE
     with subprocess.Popen(program, cwd=project, env=environ, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"started\n"
+        assert b"started" in process.stdout.readline()
+        assert find_processes(machine, "sleep 1000.5", "wait.py")
         machine.kill_connections()
         _, stderr = process.communicate()
-    assert process.returncode == 125
+    assert process.returncode == code
     assert b"the connection to box failed or was lost" in stderr
+    wait_for(lambda: not find_processes(machine, "sleep 1000.5", "wait.py"))
     assert "Running" in danlu("ps", cwd=project).stdout
+    (project / "wait.py").unlink()
+
+
+def find_processes(machine: OtherMachine, *commands: str) -> list[str]:
+    """Find programs that were started on the other machine, by their command lines."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_text(errors="replace").replace("\0", " ").strip()
+            is_client = str(Path(sys.executable).with_name("danlu")) in words or "ssh" in words
+            if words.endswith(commands) and not is_client:
+                found.append(words)
+    return found
+
+
+_PRINT_VARIABLES = ("sh", "-c", 'printf "%s|%s|%s" "$TOKEN" "$UNSET" "$GIVEN"')
+_VARIABLES = ("-e", "TOKEN", "-e", "UNSET", "-e", "GIVEN=x=y")
+
+
+def test_variables_have_the_values_of_this_machine(
+    machine: OtherMachine, danlu: Danlu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "it's\nhere")
+    monkeypatch.delenv("UNSET", raising=False)
+    command = ("run", "--image", "box:1", *_VARIABLES, "--", *_PRINT_VARIABLES)
+    assert danlu(*command, cwd=tmp_path).stdout == "it's\nhere||x=y"
+    danlu("up", "--image", "box:1", "--name", "variables", "-d", *_VARIABLES, cwd=tmp_path)
+    result = danlu("exec", "-n", "variables", *_PRINT_VARIABLES, cwd=tmp_path)
+    danlu("down", "--grace", "0", "variables", cwd=tmp_path)
+    assert result.stdout == "it's\nhere||x=y"
+    assert list((machine.home / ".local/share/danlu/running").iterdir()) == []
+
+
+def test_commands_that_need_no_project_copy_none(
+    machine: OtherMachine, danlu: Danlu, tmp_path: Path
+) -> None:
+    project = tmp_path / "unused"
+    project.mkdir()
+    danlu("jobs", "ls", cwd=project)
+    assert not list(machine.home.glob(".local/share/danlu/projects/*/unused"))
 
 
 def test_an_environment_that_was_removed_has_no_host(

@@ -2,7 +2,7 @@ cat >build.envd <<'END'
 def build():
     base(os="debian12", dev=False)
     install.python(version="3.11")
-    install.python_packages(name=["numpy"])
+    install.python_packages(name=["numpy", "pandas", "pillow"])
 END
 cat >predict.py <<'END'
 import numpy as np

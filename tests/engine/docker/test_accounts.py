@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from danlu.oci.image import extend_config
+from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 from tests.conftest import program_in
 from tests.engines import DockerDaemon, engine_variables, make_short_directory
@@ -80,3 +82,80 @@ def test_files_belong_to_the_user_of_podman_without_root(home: Path, uid: int, u
     output, owners = run_inside(act, home=home, ordinary=True, uid=uid, enter=lambda paths: None)
     assert output == "made\n"
     assert owners == {(uid, uid)}
+
+
+def create_account_image(home: Path) -> None:
+    """Create ``box:1`` with account files, and programs that change them."""
+    with Store.open(paths_of(home).store) as store, store.staging() as work:
+        below = store.image(image(home))
+        assert below is not None
+        tree = work / "tree"
+        for place in ("etc/sudoers.d", "home", "usr/sbin"):
+            (tree / place).mkdir(parents=True)
+        root = "root:x:0:0:root:/root:/bin/sh\n"
+        (tree / "etc/passwd").write_text(f"{root}worker:x:777:777::/home/worker:/bin/sh\n")
+        (tree / "etc/group").write_text("root:x:0:\nworker:x:777:\nteam:x:20:root\n")
+        for program in ("useradd", "groupadd"):
+            (tree / "usr/sbin" / program).touch()
+        summary = write_layer(tree, None, normalise=NormalizeOptions(uid=0, gid=0))
+        layer = store.commit_layer(tree, summary, created_by="accounts")
+        config = extend_config(below.config, layer.diff_id, "accounts")
+        store.put_image(config, [*below.layers, layer.diff_id], names=["box:1"])
+
+
+def list_changes(home: Path, user: str) -> tuple[str, set[str], list[str]]:
+    """Add a user as root; return what commit says before and after, and its lines."""
+    os.environ["DANLU_SSH_CONFIG"] = "off"
+    create_account_image(home)
+    project = home / "digits"
+    project.mkdir()
+    danlu = program_in(home)
+    script = f"""name={user}; [ "$name" ] || name=$(grep :x:1000: /etc/passwd | cut -d: -f1)
+        echo alice:x:2000:2000::/home/alice:/bin/sh >>/etc/passwd
+        echo alice:x:2000: >>/etc/group; echo x >/opt
+        [ -z "$name" ] || sed -i "s/^team:.*/&,$name/" /etc/group"""
+    danlu("up", "--image", "box:1", "-d", *(["--user", user] if user else []), cwd=project)
+    try:
+        before = danlu("commit", cwd=project).stderr
+        danlu("exec", "--user", "root", "--", "sh", "-c", script, cwd=project)
+        commit = danlu("commit", cwd=project, check=False)
+    finally:
+        danlu("down", "--grace", "0", cwd=project)
+    found = {line for line in commit.stderr.splitlines() if line[:2] in ("+ ", "- ", "~ ")}
+    return before, found, commit.stdout.splitlines()
+
+
+def check_changes(before: str, found: set[str], lines: list[str], user: str) -> None:
+    assert "nothing was changed" in before
+    members = {"~ group team"} if user else set()
+    assert found == {"+ user alice", "+ group alice", "+ /opt (2 B)", *members}
+    text = "\n".join(lines)
+    assert "useradd" in text
+    assert ("gpasswd -M root,worker team" in text) == bool(user)
+
+
+@pytest.mark.needs("docker", "dockerd")
+@pytest.mark.parametrize("user", ["", "worker"])
+def test_commit_of_an_ordinary_user_finds_new_accounts_and_not_its_own(
+    docker_address: str, home: Path, user: str
+) -> None:
+    def act() -> tuple[str, set[str], list[str]]:
+        os.environ.update(DANLU_CONTEXT="docker", DOCKER_HOST=docker_address)
+        return list_changes(home, user)
+
+    check_changes(
+        *run_inside(act, home=home, ordinary=True, uid=1000, enter=lambda paths: None), user
+    )
+
+
+@pytest.mark.needs("podman")
+@pytest.mark.parametrize("user", ["", "worker"])
+def test_commit_with_podman_without_root_finds_new_accounts(home: Path, user: str) -> None:
+    def act() -> tuple[str, set[str], list[str]]:
+        with engine_variables("podman") as variables:
+            os.environ.update(DANLU_CONTEXT="podman", **variables)
+            return list_changes(home, user)
+
+    check_changes(
+        *run_inside(act, home=home, ordinary=True, uid=1000, enter=lambda paths: None), user
+    )

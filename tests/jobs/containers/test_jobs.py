@@ -248,3 +248,40 @@ async def test_a_container_finds_the_checkpoints_of_its_earlier_job(
     script = "cd $DANLU_CHECKPOINT_DIR && touch by-another-user && ls"
     await jobs.submit(job(tmp_path, images, script, name="other", container=security))
     assert [line.data for line in await lines_of(jobs, "other")] == [b"by-another-user"]
+
+
+async def test_container_runs_as_the_user_of_its_security_context_and_with_its_hook(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    hook = ["sh", "-c", "echo hook $(id -u) $(id -g) > /out/hook"]
+    (tmp_path / "out").mkdir(mode=0o777)
+    (tmp_path / "out").chmod(0o777)
+    ordered = job(
+        tmp_path,
+        images,
+        "echo main $(id -u) $(id -g); trap 'cat /out/hook; exit 0' TERM;"
+        " touch /out/up; while :; do sleep 0.01; done",
+        pod={
+            "securityContext": {"runAsUser": 1234, "runAsGroup": 7},
+            "volumes": [{"name": "out", "hostPath": {"path": str(tmp_path / "out")}}],
+            "terminationGracePeriodSeconds": 30,
+        },
+        container={
+            "securityContext": {"runAsGroup": 99},
+            "lifecycle": {"preStop": {"exec": {"command": hook}}},
+            "volumeMounts": [{"name": "out", "mountPath": "/out"}],
+        },
+    )
+    await jobs.submit(ordered)
+    await until((tmp_path / "out" / "up").exists)
+    await jobs.stop("job")
+    assert [line.data for line in await lines_of(jobs)] == [b"main 1234 99", b"hook 1234 99"]
+
+
+async def test_container_that_must_not_be_root_is_refused_as_root(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    context = {"securityContext": {"runAsNonRoot": True}}
+    await jobs.submit(job(tmp_path, images, "true", container=context))
+    view = await wait_for_view(jobs, lambda view: view.finished)
+    assert "runAsNonRoot" in str(view.status)

@@ -45,7 +45,37 @@ def test_arbitrary_bytes_round_trip(tmp_path: Path, piece: int) -> None:
     lines = read(tmp_path)
     assert join_lines(lines) == data
     assert [line.number for line in lines] == list(range(len(lines)))
-    assert [line.whole for line in lines] == [True] * (len(lines) - 1) + [False]
+    whole = [line.whole for line in lines]
+    assert whole == [True] * (len(lines) - 1) + [False] or b"\r" in data
+    assert whole.count(True) == data.count(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "records"),
+    [
+        # tqdm: a carriage return before each state; the last one is not held back.
+        ([b"\r0%", b"\r50%", b"\r100%\n", b"next\n"], ["\r0%", "\r50%", "\r100%+", "next+"]),
+        ([b"\r0%\r50%\r100%", b"next\n"], ["\r0%", "\r50%", "\r100%", "next+"]),
+        # One after each state.
+        ([b"0%\r", b"50%\r", b"done\n"], ["0%", "\r50%", "\rdone+"]),
+        ([b"\x1b[2K\r1", b"\x1b[2K\r2", b"\n"], ["\x1b[2K", "\r1", "\x1b[2K", "\r2", "+"]),
+        # Not a progress bar.
+        ([b"a\r\nb\r", b"\nc\r\r\n"], ["a\r+", "b\r+", "c\r\r+"]),
+        ([b"a", b"b\n"], ["ab+"]),
+    ],
+)
+def test_states_of_a_progress_bar_are_records(
+    tmp_path: Path, pieces: list[bytes], records: list[str]
+) -> None:
+    log = writer(tmp_path)
+    stream = LineSplitter(log, 0)
+    for piece in pieces:
+        stream.feed(piece)
+    stream.close()
+    log.close()
+    lines = read(tmp_path)
+    assert join_lines(lines) == b"".join(pieces)
+    assert [line.data.decode() + "+" * line.whole for line in lines] == records
 
 
 @pytest.mark.parametrize("piece", [1000, MAX_LINE_BYTES, 10 * MAX_LINE_BYTES])

@@ -107,6 +107,35 @@ def test_config_maps_and_secrets_of_the_same_file_can_be_variables() -> None:
         variable(configMapKeyRef={"name": "settings", "key": "a"})
 
 
+def test_resource_field_without_a_limit_is_what_this_machine_has() -> None:
+    assert float(variable(resourceFieldRef={"resource": "limits.cpu"}) or 0) >= 1
+    memory = variable(resourceFieldRef={"resource": "limits.memory", "divisor": "1Mi"})
+    assert int(memory or 0) > 16
+    assert variable(resourceFieldRef={"resource": "requests.cpu"}) == "0"
+
+
+def test_resource_field_may_be_of_another_container() -> None:
+    reference = {"containerName": "other", "resource": "limits.cpu"}
+    env = [{"name": "X", "valueFrom": {"resourceFieldRef": reference}}]
+    own = {"name": "pytorch", "image": "i", "command": ["true"], "env": env}
+    other = {"name": "other", "image": "i", "resources": {"limits": {"cpu": 3}}}
+    given = submission(DIRECTORY, spec(""))
+    pod = {"spec": {"containers": [own, other]}}
+    assert build_pod(pod, given, AROUND).main.environment["X"] == "3"
+    with pytest.raises(UsageError, match="container 'other' not found"):
+        build_pod({"spec": {"containers": [own]}}, given, AROUND)
+
+
+def test_sub_path_is_expanded() -> None:
+    mount = {"name": "v", "mountPath": "/m", "subPathExpr": "$(A)/x"}
+    container = {"command": ["true"], "env": [{"name": "A", "value": "1"}], "volumeMounts": [mount]}
+    around = msgspec.structs.replace(AROUND, volumes={"v": Path("/data")})
+    (volume,) = build_main_container(container, around).volumes
+    assert volume.source == Path("/data/1/x")
+    with pytest.raises(UsageError, match="invalid path"):
+        build_main_container({**container, "env": []}, around)
+
+
 def test_explicit_variables_win_over_env_from() -> None:
     container = {
         "command": ["true"],
@@ -119,7 +148,6 @@ def test_explicit_variables_win_over_env_from() -> None:
     }
     assert dict(build_main_container(container).environment) == {
         "C_rate": "0.1",
-        "C_b": "x",
         "token": "hidden",
         "plain": "mine",
     }

@@ -17,6 +17,7 @@ from danlu.errors import OutsideError
 from danlu.graph.ops import BuildEditable, BuildRequirement, BuildWheel
 from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
 from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.scm_version import VERSION_VARIABLE
 from danlu.sources.pypi.sdist_build import BUILD_WHEELS, BUILDER_UID, UV_INSIDE
 from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.uv import Uv, find_uv
@@ -29,14 +30,19 @@ WORK = "/run/danlu/build"
 #: Larger wheels are refused.
 _MAX_WHEEL_SIZE = 8 << 30
 
-#: Start of a shell script; sets ``$python`` to the image's interpreter.
-_FIND_PYTHON = f"""\
+#: Start of a shell script; makes a virtual environment with the image's interpreter and exactly
+#: the locked wheels, which may be more than ``build-system.requires``.
+_PREPARE = f"""\
 for python in {CONDA_PREFIX}/bin/python{{version}} \\
     {STANDALONE_PYTHON}/bin/python{{version}} python{{version}} \\
     /usr/local/bin/python3 /usr/bin/python3 python3 python; do
     command -v "$python" >/dev/null && break
 done
 python=$(command -v "$python")
+{UV_INSIDE} venv -q --python "$python" /tmp/build || exit
+{UV_INSIDE} pip install -q --no-deps --no-index --find-links {BUILD_WHEELS} \\
+    --python /tmp/build/bin/python -r {WORK}/pins.txt || exit
+export PATH=/tmp/build/bin:$PATH
 """
 
 
@@ -75,8 +81,11 @@ async def run_wheel_build(
 ) -> None:
     """Run a shell script with ``work/build`` at :data:`WORK`, and wheels to build with.
 
-    ``$python`` is the image's interpreter there. Raises :class:`StepFailed` with the last lines.
+    ``python`` is the image's interpreter there, with these wheels. Raises :class:`StepFailed` with
+    the last lines.
     """
+    pins = "".join(f"{wheel.name}=={wheel.version}\n" for wheel in op.requires)
+    (work / "build/pins.txt").write_text(pins)
     environment = {
         "PATH": SYSTEM_PATH,
         **dict(context.inputs[0].inherited.environment),
@@ -90,9 +99,10 @@ async def run_wheel_build(
         # The locked wheels are all there is to build with.
         "PIP_NO_INDEX": "1",
         "UV_OFFLINE": "1",
+        **_lock_version(op),
         **variables,
     }
-    text = _FIND_PYTHON.replace("{version}", op.scheme.version) + script
+    text = _PREPARE.replace("{version}", op.scheme.version) + script
     process = ProcessSpec(("/bin/sh", "-c", text), environment, "/", BUILDER_UID, BUILDER_UID)
     places = [
         Mount(WORK, work / "build"),
@@ -109,6 +119,12 @@ async def run_wheel_build(
         network=not context.request.offline,
         explain=build_hint,
     )
+
+
+def _lock_version(op: BuildWheel | BuildEditable) -> dict[str, str]:
+    """Return the variable for a version that is derived from git: what was locked is built."""
+    is_directory = isinstance(op, BuildEditable) or (op.source == "local" and not op.file)
+    return {VERSION_VARIABLE: op.version} if is_directory and op.version else {}
 
 
 def collect_built_wheel(op: BuildWheel | BuildEditable, out: Path, cache: Path) -> Path:

@@ -11,7 +11,7 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.terminal import Terminal
 from danlu.commands.job_view_model import format_metrics
 from danlu.commands.jobs.backends import view_to_json
-from danlu.commands.jobs.report import decode_log_line, describe_exit
+from danlu.commands.jobs.report import ProgressBarFilter, decode_log_line, describe_exit
 from danlu.jobs.types import JobView, LogLine, ReplicaView
 from danlu.training.messages import name_some
 from danlu.training.types import ReplicaId
@@ -52,6 +52,7 @@ class QuietJobRenderer:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._prefixes = LogPrefixes(terminal.style_stdout, unicode=terminal.out_unicode)
+        self._bars = ProgressBarFilter()
 
     def view(self, view: JobView) -> None:
         """Learn the width of the replicas' names."""
@@ -59,7 +60,11 @@ class QuietJobRenderer:
 
     def line(self, line: LogLine) -> None:
         """Write the line."""
-        self._terminal.write_stdout(format_log_line(line, self._prefixes))
+        self._write_lines(self._bars.feed(line))
+
+    def _write_lines(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            self._terminal.write_stdout(format_log_line(line, self._prefixes))
 
     def notice(self, text: str) -> None:
         """Do nothing."""
@@ -68,7 +73,8 @@ class QuietJobRenderer:
         """Do nothing."""
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Write the last states of progress bars."""
+        self._write_lines(self._bars.flush())
 
 
 class JsonJobRenderer(QuietJobRenderer):
@@ -144,13 +150,15 @@ class PlainJobRenderer(QuietJobRenderer):
 
 
 def _describe_replica(replica: ReplicaView) -> str:
-    """Return ``running``, ``failed (exit code 1)``, ``pending: …`` or ``running (restart 2)``."""
+    """Return ``running (restart 2)``, ``failed (exit code 1, restart 2)`` or ``pending: …``."""
     state = replica.state.lower()
     if replica.waits:
         return f"{state}: {replica.waits}"
+    details = [f"restart {replica.restarts}"] if replica.restarts else []
     if replica.state == "Failed":
-        return f"{state} ({describe_exit(replica.exit_code, replica.reason)})"
-    return f"{state} (restart {replica.restarts})" if replica.restarts else state
+        why = describe_exit(replica.exit_code, replica.reason, replica.message)
+        details.insert(0, why)
+    return f"{state} ({', '.join(details)})" if details else state
 
 
 # -- lines -----------------------------------------------------------------------------------------

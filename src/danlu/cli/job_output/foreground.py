@@ -17,6 +17,7 @@ from danlu.cli.job_output import (
     JsonJobRenderer,
     PlainJobRenderer,
     QuietJobRenderer,
+    WarningPrinter,
 )
 from danlu.cli.session import Session
 from danlu.cli.terminal import Terminal
@@ -65,7 +66,9 @@ def run_job(
         anyio.run(remove_finished_job, backend, submission.job.name)
     _prune_old_jobs(run)
     if detach:
-        run.terminal.write_stdout(anyio.run(backend.submit, submission))
+        name = anyio.run(backend.submit, submission)
+        WarningPrinter(run.terminal).print_new(anyio.run(backend.view, name))
+        run.terminal.write_stdout(name)
         return 0
     renderer = make_job_renderer(progress, run.terminal)
     run.terminal.info(f"job {submission.job.name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.text import Text
 from danlu.cli.job_output import LogPrefixes, WarningPrinter, format_log_line
 from danlu.cli.job_output.table import Line, render_job_table
 from danlu.cli.terminal import Terminal
+from danlu.commands.jobs.report import ProgressBarFilter
 from danlu.jobs.types import JobView, LogLine
 
 #: Lines that come faster than this are written together.
@@ -32,6 +34,7 @@ class LiveJobRenderer:
             terminal.style if to_stderr else terminal.style_stdout,
             unicode=terminal.unicode if to_stderr else terminal.out_unicode,
         )
+        self._bars = ProgressBarFilter()
         self._view: JobView | None = None
         self._notice = ""
         self._pending_lines: list[str] = []
@@ -50,12 +53,17 @@ class LiveJobRenderer:
 
     def line(self, line: LogLine) -> None:
         """Write a line above the table, or to a redirected stdout."""
-        text = format_log_line(line, self._prefixes)
+        self._add_lines(self._bars.feed(line))
         if self._terminal.out_is_terminal:
-            self._pending_lines.append(text)
             self._draw_if_due()
-        else:
-            self._terminal.write_stdout(text)
+
+    def _add_lines(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            text = format_log_line(line, self._prefixes)
+            if self._terminal.out_is_terminal:
+                self._pending_lines.append(text)
+            else:
+                self._terminal.write_stdout(text)
 
     def notice(self, text: str) -> None:
         """Draw ``text`` below the table, soon."""
@@ -70,6 +78,7 @@ class LiveJobRenderer:
     def stop(self) -> None:
         """Remove the table and write pending lines."""
         self._stop_live()
+        self._add_lines(self._bars.flush())
         self._terminal.write_above = None
         self._write_pending_lines()
 

@@ -160,7 +160,7 @@ class SweepProgressPrinter:
 def print_sweep_report(report: SweepReport, terminal: Terminal) -> None:
     """Write a table of all trials to stdout, the best first."""
     axes = axis_names(report)
-    head = ("JOB", *axes, "STATE", report.measure.metric.upper(), "DURATION")
+    head = ("JOB", *axes, "STATE", report.measure.title.upper(), "DURATION")
     # Of these only the state is not a number.
     state, right = len(axes) + 1, [*range(1, len(axes) + 1), len(axes) + 2, len(axes) + 3]
     rows: list[list[str | TableCell]] = []

@@ -48,13 +48,15 @@ def find_account_changes(upper: Path, view: LayerView) -> AccountChanges:
         before[name] = _parse_entries(text, columns)
         changed = read_text(upper / "etc" / name) if not (upper / "etc").is_symlink() else None
         now[name] = _parse_entries(text if changed is None else changed, columns)
+    summary = tuple(_describe_changes(before, now))
+    renames = tuple(_rename_accounts(before, now))
     problems = list(_find_problems(before, now))
     invalid = {what for what, _ in problems}
-    commands = tuple(_render_commands(before, now, invalid))
+    commands = (*renames, *_render_commands(before, now, invalid))
     has_programs = all(view.entry(tuple(path.split("/"))) is not None for path in _PROGRAMS)
     if commands and not has_programs:
         return AccountChanges((), (), (("/etc/passwd", "the image has no useradd"), *problems))
-    return AccountChanges(commands, tuple(_describe_changes(before, now)), tuple(problems))
+    return AccountChanges(commands, summary, tuple(problems))
 
 
 def _parse_entries(text: str, columns: int) -> _Entries:
@@ -64,6 +66,24 @@ def _parse_entries(text: str, columns: int) -> _Entries:
         if len(fields) == columns:
             entries.setdefault(fields[0], fields)
     return entries
+
+
+def _rename_accounts(before: dict[str, _Entries], now: Mapping[str, _Entries]) -> Iterator[str]:
+    """Yield the commands that rename users and groups, and rename them in ``before``."""
+    for file, shadow, program, option in (
+        ("passwd", "shadow", "usermod", "-l"),
+        ("group", "gshadow", "groupmod", "-n"),
+    ):
+        ids = {entry[2]: name for name, entry in now[file].items() if name not in before[file]}
+        for name, entry in list(before[file].items()):
+            new = ids.get(entry[2], "")
+            if name in now[file] or not (_NAME.fullmatch(name) and _NAME.fullmatch(new)):
+                continue
+            del ids[entry[2]]
+            for entries in (before[file], before[shadow]):
+                if name in entries:
+                    entries[new] = (new, *entries.pop(name)[1:])
+            yield f"! grep -q '^{name}:' /etc/{file} || {program} {option} {new} {name}"
 
 
 def _describe_changes(before: Mapping[str, _Entries], now: Mapping[str, _Entries]) -> Iterator[str]:
@@ -125,7 +145,9 @@ def _render_commands(
         yield f"! grep -q '^{name}:' /etc/passwd || userdel {name}"
     for name in sorted(before["group"].keys() - now["group"].keys()):
         if _NAME.fullmatch(name):
-            yield f"! grep -q '^{name}:' /etc/group || groupdel {name}"
+            # groupdel refuses a group that still is a user's.
+            yield f"sed -i '/^{name}:/d' /etc/group"
+            yield f"test ! -e /etc/gshadow || sed -i '/^{name}:/d' /etc/gshadow"
     for name, group in groups.items():
         old = before["group"].get(name)
         # userdel removes the group of the same name, too.

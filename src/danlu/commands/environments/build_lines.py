@@ -102,6 +102,8 @@ def _render_script(changes: EnvironmentChanges, staged: str) -> list[str]:
     commands = list(changes.accounts.commands)
     if changes.system.removed:
         commands.insert(0, f"dpkg --remove {' '.join(changes.system.removed)}")
+    for name, selection in changes.system.selections:
+        commands.append(f"echo '{name} {selection}' | dpkg --set-selections")
     removed = [item.path for item in files if item.kind == "removed"]
     replaced = [item for item in present if item.replaces]
     removed += [item.path for item in replaced if item.type != "directory"]
@@ -117,7 +119,7 @@ def _render_script(changes: EnvironmentChanges, staged: str) -> list[str]:
         place = shlex.quote(f"/{staged}")
         commands.insert(
             0,
-            f'test "$(find {place} -type f | wc -l)" = {len(copied)}'
+            f'test "$(find {place} -type f -print0 | tr -cd "\\0" | wc -c)" = {len(copied)}'
             " # fails if an ignore file of the project excludes some",
         )
         commands.append(f"cp -RT --remove-destination {place} /")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from danlu.commands.environments.account_changes import AccountChanges, find_account_changes
+from danlu.commands.environments.apt_origins import AptPackages
 from danlu.commands.environments.conda_changes import CondaChange, find_conda_changes
 from danlu.commands.environments.file_changes import (
     ChangedFile,
@@ -57,18 +58,20 @@ def collect_changes(
     mount_points: Sequence[str] = (),
     included: Sequence[str] = (),
     secrets: Collection[str] = (),
+    available: AptPackages | None = None,
 ) -> EnvironmentChanges:
     """Compare a finalized writable layer with the layers ``below`` (lowest first).
 
     ``lost`` are changes that are not in the layer; ``mount_points`` are paths of other file
     systems, for which directories were made; ``included`` are private files that are copied, and
-    ``secrets`` values that make a file private.
+    ``secrets`` values that make a file private; ``available`` are the packages of archives that a
+    rebuild has (:func:`~danlu.commands.environments.apt_origins.find_apt_packages`).
     """
     view = LayerView(below)
     owned: dict[str, str] = {}
     # First: the packages of Python among them have distribution metadata, too.
     conda = tuple(find_conda_changes(upper, view, owned))
-    system = find_system_changes(upper, view, owned)
+    system = find_system_changes(upper, view, owned, available)
     python = find_python_changes(upper, view, owned, skipped=set(owned))
     accounts = find_account_changes(upper, view)
     files = find_file_changes(upper, view, owned, included=included, secrets=secrets)
@@ -86,6 +89,18 @@ def collect_changes(
                 f"{name} {old} became {new}", "`danlu lock --upgrade` chooses versions of apt"
             )
             for name, old, new in system.replaced
+        ),
+        *(
+            UnreproducedChange(
+                f"package {name} {version}",
+                "no archive of the build file has it: install its .deb with io.copy() and run(), or"
+                " declare its archive with config.apt_source()",
+            )
+            for name, version in system.local
+        ),
+        *(
+            UnreproducedChange(what, "call the program in a run()")
+            for what in ["what dpkg-divert or dpkg-statoverride changed"] * system.has_own_rules
         ),
         *(UnreproducedChange(*item) for item in accounts.problems),
         *lost,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from danlu.commands.build_file_text import append_lines
+from danlu.commands.environments.apt_origins import find_apt_packages
 from danlu.commands.environments.build_lines import render_build_lines
 from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
 from danlu.commands.environments.docker_changes import open_container_changes
@@ -39,11 +41,11 @@ from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.fork import run_in_child
 from danlu.util.process_activity import run_program
 from danlu.util.redaction import find_secret_values
-from danlu.util.safe_paths import ProjectTree, write_beneath
+from danlu.util.safe_paths import ProjectTree, replace_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
 FILES_DIRECTORY = "environment-files"
-
+_CHUNK_SIZE = 1 << 20
 
 #: Writes the writable layer to a new directory, given the image's; returns what it cannot write.
 _WriteChanges = Callable[[Path, LayerView], tuple[UnreproducedChange, ...]]
@@ -125,6 +127,7 @@ def _read_changes(
         staged = work / "upper"
         trees = [layer.tree for layer in layers]
         lost = write_changes(staged, LayerView(trees))
+        available = find_apt_packages(staged, LayerView(trees))
         finalize_upper(staged, int(time.time()), below=trees)
         changes = collect_changes(
             staged,
@@ -133,6 +136,7 @@ def _read_changes(
             mount_points=_list_mount_points(spec),
             included=included,
             secrets=find_secret_values({**os.environ, **spec.environment}),
+            available=available,
         )
         copied, ignored = "", tuple[str, ...]()
         if copy_to is not None:
@@ -193,18 +197,21 @@ def copy_files(
     if not copied:
         return "", ()
     digest = hashlib.sha256()
-    contents = {}
     for change in copied:
-        # Bounded: larger files have no copies.
-        contents[change] = data = (tree / change.path.lstrip("/")).read_bytes()
-        digest.update(f"{change.path}\0{len(data)}\0".encode() + data)
+        with open(tree / change.path.lstrip("/"), "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{change.path}\0{content}\0".encode())
     directory = f"{FILES_DIRECTORY}/{digest.hexdigest()[:12]}"
-    for change, data in contents.items():
+    for change in copied:
         found = change.attributes.mode
         # What only its owner could read inside stays so.
         mode = (0o755 if found & 0o111 else 0o644) & (found | 0o600)
         # The project is writable inside, so its directories may be links to anywhere.
-        write_beneath(project, f"{directory}{change.path}", data, mode=mode)
+        with (
+            open(tree / change.path.lstrip("/"), "rb") as source,
+            replace_beneath(project, f"{directory}{change.path}", mode=mode) as target,
+        ):
+            shutil.copyfileobj(source, target, _CHUNK_SIZE)
     with ProjectTree(project) as files:
         ignored = find_ignored(files, [f"{directory}{change.path}" for change in copied])
     return directory, tuple(sorted(path.removeprefix(directory) for path in ignored))

@@ -21,6 +21,7 @@ from danlu.engine.docker.settings import (
     changes_image,
     container_name,
     detect_network,
+    read_settings,
     write_settings,
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
@@ -84,6 +85,7 @@ def prepare_container(
             options,
             facts.network,
             facts.trusted,
+            _list_earlier_targets(environment),
         ),
     )
 
@@ -153,6 +155,16 @@ def _read_facts(
             digest,
             image.is_built_here,
         )
+
+
+def _list_earlier_targets(environment: EnvironmentDirectory) -> tuple[str, ...]:
+    """Return where the environment has had mounts, whose mount points stay in its files."""
+    try:
+        earlier = read_settings(environment)
+    except FileNotFoundError:
+        return ()
+    targets = {*earlier.earlier_targets, *(mount.target for mount in earlier.mounts)}
+    return tuple(sorted(targets))
 
 
 def _maps_users(command: DockerCommand) -> bool:

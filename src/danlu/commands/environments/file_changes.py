@@ -16,14 +16,20 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from danlu.commands.environments.account_changes import ACCOUNT_FILES
-from danlu.commands.environments.layer_reading import read_text, walk_layer
+from danlu.commands.environments.layer_reading import (
+    has_linked_directory,
+    list_parents,
+    read_lower,
+    read_text,
+    walk_layer,
+)
 from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.oci.overlay import is_whiteout, read_layer_xattrs
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.files import have_same_content
 from danlu.util.secret_detection import find_secret
 
-#: Larger files are not copied to the project.
+#: Larger files are not copied to the project unless the user asks for it.
 MAX_FILE_BYTES = 10 << 20
 #: Written by package managers and shells; a rebuild makes its own.
 _IGNORED_PREFIXES = (
@@ -45,6 +51,8 @@ _IGNORED_AT_HOME = (
     ".cache/",
     ".conda/",
     ".ipython/",
+    ".jupyter/lab/workspaces/",
+    ".jupyter/migrated",
     ".lesshst",
     ".local/share/jupyter/",
     ".npm/",
@@ -54,7 +62,7 @@ _IGNORED_AT_HOME = (
 )
 #: Begins the reason for which a file is not copied unless the user asks for it.
 PRIVATE = "private"
-_LARGE = f"larger than {MAX_FILE_BYTES >> 20} MB"
+LARGE = f"larger than {MAX_FILE_BYTES >> 20} MB"
 
 #: Reasons for which nothing can be done.
 DEVICE = "a device, which no build can make"
@@ -164,6 +172,8 @@ def find_file_changes(
     for path, entry in walk_layer(upper):
         if not is_volatile(path):
             finder.visit_entry(path, entry)
+        elif not is_volatile(os.path.dirname(path)):
+            finder.holders |= set(list_parents(path))
     return finder.finish_changes()
 
 
@@ -179,6 +189,8 @@ class _FileFinder:
     links: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     #: New directories that exist in a rebuild, because a package or a copy is in them.
     filled: set[str] = field(default_factory=set)
+    #: Directories of what belongs to no build.
+    holders: set[str] = field(default_factory=set)
     #: Directories below which new entries do not belong to root's group.
     inheriting: dict[str, bool] = field(default_factory=dict)
 
@@ -186,7 +198,7 @@ class _FileFinder:
         """Record what an entry of the layer changes."""
         status = entry.stat(follow_symlinks=False)
         if is_whiteout(entry.path, status):
-            if path not in self.owned:
+            if path not in self.owned or self._has_other_files(path):
                 self.changes[path] = ChangedFile("removed", f"/{path}")
             return
         change = self._describe_entry(path, entry, status)
@@ -197,15 +209,27 @@ class _FileFinder:
         if change is not None:
             self.changes[path] = change
 
+    def _has_other_files(self, path: str) -> bool:
+        """Return whether a directory of the image has entries that belong to no changed package."""
+        if path.endswith(".dist-info"):
+            return False
+        names = self.view.names(tuple(path.split("/")))
+        below = (f"{path}/{name}" for name in names if not is_volatile(f"{path}/{name}"))
+        return any(entry not in self.owned or self._has_other_files(entry) for entry in below)
+
     def _fill_parents(self, path: str) -> None:
-        while (path := os.path.dirname(path)) and path not in self.filled:
-            self.filled.add(path)
+        self.filled.update(list_parents(path))
 
     def finish_changes(self) -> list[ChangedFile]:
         """Return the changes, with what could not be known before all entries were seen."""
         self._add_missing_files()
         for paths in self.links.values():
             self._connect_links(sorted(paths))
+        others = self.changes.keys() - self.holders
+        for path in self.holders.difference(*map(list_parents, others)):
+            change = self.changes.get(path)
+            if change is not None and change.type == "directory" and change.kind == "added":
+                del self.changes[path]
         for path, change in self.changes.items():
             if change.has_copy:
                 self._fill_parents(path)
@@ -218,9 +242,9 @@ class _FileFinder:
 
     def _add_missing_files(self) -> None:
         """Add the files of new packages that were removed: the layer has no trace of them."""
+        excluded = "usr/share/" if _excludes_paths(self.upper, self.view) else "\0"
         for path, hash in self.owned.items():
-            # Distributions of Debian can be configured not to unpack what only people read.
-            if not hash or path.startswith("usr/share/") or is_volatile(path):
+            if not hash or path.startswith(excluded) or is_volatile(path):
                 continue
             exists = os.path.lexists(self.upper / path)
             if not exists and self.view.entry(tuple(path.split("/"))) is None:
@@ -354,12 +378,12 @@ class _FileFinder:
         parts = change.path.split("/")
         if ".git" in parts:
             return "part of a git repository, which no other repository can contain"
-        if change.size > MAX_FILE_BYTES:
-            return _LARGE
         if change.path.lstrip("/") in ACCOUNT_FILES:
             return "account files are not copied"
         if any(_is_below(change.path, place) for place in self.included):
             return ""
+        if change.size > MAX_FILE_BYTES:
+            return LARGE
         mode = change.attributes.mode
         if not mode & stat.S_IROTH:
             return f"{PRIVATE}: others may not read it (mode {mode & 0o777:o})"
@@ -372,6 +396,17 @@ class _FileFinder:
         changed = sorted(item for item in now.items() if below.get(item[0]) != item[1])
         lost = tuple(sorted(below.keys() - now.keys()))
         return replace(change, xattrs=tuple(changed), lost_xattrs=lost)
+
+
+def _excludes_paths(upper: Path, view: LayerView) -> bool:
+    """Return whether dpkg is configured not to unpack some files, such as those for people."""
+    directory = "etc/dpkg/dpkg.cfg.d"
+    names = view.names(tuple(directory.split("/")))
+    if (upper / directory).is_dir() and not has_linked_directory(upper, directory):
+        names |= set(os.listdir(upper / directory))
+    paths = ("etc/dpkg/dpkg.cfg", *(f"{directory}/{name}" for name in names))
+    texts = ((read_text(upper / path) or "") + read_lower(view, path) for path in paths)
+    return any("path-exclude" in text for text in texts)
 
 
 def _has_new_content(change: ChangedFile) -> bool:

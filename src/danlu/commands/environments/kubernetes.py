@@ -18,6 +18,7 @@ from danlu.engine.environment_directory import EnvironmentDirectory, Environment
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.kubernetes.container import open_project_copy
 from danlu.engine.kubernetes.pod import EnvironmentPod, open_pod
+from danlu.engine.kubernetes.program import run_in_thread
 from danlu.engine.kubernetes.settings import (
     PodSettings,
     PodUser,
@@ -235,7 +236,7 @@ async def _save_project(
     copy = open_project_copy(pod, environment, spec, settings, found.metadata.uid)
     # It may be what the user wants to get rid of.
     with suppress(DanluError):
-        await copy.fetch_changes()
+        await run_in_thread(copy.fetch_changes)
 
 
 def rename_container(old: EnvironmentDirectory, new: EnvironmentDirectory, engine: str) -> None:

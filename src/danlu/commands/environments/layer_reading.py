@@ -26,6 +26,12 @@ def walk_layer(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                 waiting.append(f"{path}/")
 
 
+def list_parents(path: str) -> list[str]:
+    """Return the directories above a relative path, from the top."""
+    words = path.split("/")
+    return ["/".join(words[:count]) for count in range(1, len(words))]
+
+
 def read_text(path: Path) -> str | None:
     """Return the text of a regular file; None if it does not exist or is something else."""
     data = read_regular_file(path, _MAX_READ)

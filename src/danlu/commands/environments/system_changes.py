@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from danlu.commands.environments.apt_origins import AptPackages
 from danlu.commands.environments.layer_reading import (
     has_linked_directory,
     read_lower,
@@ -18,6 +20,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _STATUS = "var/lib/dpkg/status"
 _STATES = "var/lib/apt/extended_states"
 _INFO = "var/lib/dpkg/info"
+#: Written by dpkg-divert and dpkg-statoverride.
+_RULES = ("var/lib/dpkg/diversions", "var/lib/dpkg/statoverride")
+_FIELDS = ("Package: ", "Status: ", "Version: ", "Depends: ", "Pre-Depends: ")
 _HASH = re.compile(r"[0-9a-f]{32}")
 #: Links to directories of /usr in a merged system.
 _MERGED = ("bin/", "sbin/", "lib/", "lib32/", "lib64/", "libx32/")
@@ -32,22 +37,35 @@ class SystemChanges:
         dependencies: How many others came with them.
         removed: Those that were removed.
         replaced: Those whose version is another than the image's: name, old and new version.
+        local: Those that no archive of a rebuild has: name and version.
+        selections: Those that dpkg holds now, or not any more: name and ``hold`` or ``install``.
+        has_own_rules: Whether dpkg-divert or dpkg-statoverride was called by hand.
     """
 
     installed: tuple[str, ...] = ()
     dependencies: int = 0
     removed: tuple[str, ...] = ()
     replaced: tuple[tuple[str, str, str], ...] = ()
+    local: tuple[tuple[str, str], ...] = ()
+    selections: tuple[tuple[str, str], ...] = ()
+    has_own_rules: bool = False
 
 
 @dataclass(frozen=True)
 class _DpkgPackage:
     version: str
+    selection: str
+    depends: frozenset[str]
     conffiles: dict[str, str]
 
 
-def find_system_changes(upper: Path, view: LayerView, owned: dict[str, str]) -> SystemChanges:
-    """Return what differs, and add the files of these packages with their hashes to ``owned``."""
+def find_system_changes(
+    upper: Path, view: LayerView, owned: dict[str, str], available: AptPackages | None = None
+) -> SystemChanges:
+    """Return what differs, and add the files of these packages with their hashes to ``owned``.
+
+    ``available`` are the packages of archives that a rebuild has, None if they are not known.
+    """
     if has_linked_directory(upper, _INFO) or has_linked_directory(upper, "var/lib/apt"):
         return SystemChanges()
     status = read_text(upper / _STATUS)
@@ -65,12 +83,33 @@ def find_system_changes(upper: Path, view: LayerView, owned: dict[str, str]) -> 
         for path, hash in now[name].conffiles.items():
             owned[_merge_path(view, path)] = hash
     automatic = _parse_automatic(read_text(upper / _STATES) or "")
-    requested = sorted(added - automatic)
+    local = {
+        name
+        for name in added
+        if available is not None and now[name].version not in available.get(name, ())
+    }
+    # apt counts what a local package needs as its dependencies.
+    needed = {name for package in local for name in now[package].depends}
+    requested = sorted(name for name in added - local if name not in automatic or name in needed)
+    held = {name for name in now if now[name].selection == "hold"}
+    held_before = {name for name in before if before[name].selection == "hold"}
+    selections = dict.fromkeys(held - held_before - local, "hold")
+    selections |= dict.fromkeys((held_before - held) & now.keys(), "install")
     return SystemChanges(
         tuple(requested),
-        len(added) - len(requested),
+        len(added) - len(requested) - len(local),
         tuple(sorted(removed)),
         tuple((name, before[name].version, now[name].version) for name in sorted(replaced)),
+        tuple((name, now[name].version) for name in sorted(local)),
+        tuple(sorted(selections.items())),
+        not (added or removed or replaced) and _has_own_rules(upper, view),
+    )
+
+
+def _has_own_rules(upper: Path, view: LayerView) -> bool:
+    return any(
+        (text := read_text(upper / path)) is not None and text != read_lower(view, path)
+        for path in _RULES
     )
 
 
@@ -84,13 +123,26 @@ def _parse_status(text: str) -> dict[str, _DpkgPackage]:
             if line.startswith(" /"):
                 path, hash, *_ = (*line.split(), "")
                 conffiles[path.lstrip("/")] = f"md5={hash}" if _HASH.fullmatch(hash) else ""
-            elif line.startswith(("Package: ", "Status: ", "Version: ")):
+            elif line.startswith(_FIELDS):
                 key, _, value = line.partition(": ")
                 fields[key] = value
         name = fields.get("Package", "")
         if fields.get("Status", "").endswith(" installed") and _NAME.fullmatch(name):
-            packages[name] = _DpkgPackage(fields.get("Version", ""), conffiles)
+            packages[name] = _DpkgPackage(
+                fields.get("Version", ""),
+                fields["Status"].partition(" ")[0],
+                frozenset(_list_alternatives(fields)),
+                conffiles,
+            )
     return packages
+
+
+def _list_alternatives(fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of all packages that would satisfy a requirement of a package."""
+    for field in ("Pre-Depends", "Depends"):
+        for requirement in re.split(r"[,|]", fields.get(field, "")):
+            if match := _NAME.match(requirement.strip()):
+                yield match[0]
 
 
 def _parse_automatic(text: str) -> set[str]:

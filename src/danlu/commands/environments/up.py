@@ -13,6 +13,7 @@ import msgspec
 
 from danlu.commands.build_cache import list_dependencies, lookup_environment
 from danlu.commands.driver_check import check_driver
+from danlu.commands.environments.discarded_changes import describe_discarded_changes
 from danlu.commands.environments.engine_commands import load_engine_commands
 from danlu.commands.environments.jupyter import replace_taken_port
 from danlu.commands.environments.manage import (
@@ -143,6 +144,7 @@ def start_environment(
                 # If this fails, the old environment is still there.
                 commands.deliver_image(wanted.image, engine, settings, progress)
             stop_environment(environment, grace=options.grace)
+            notes += filter(None, [describe_discarded_changes(environment)])
             remove_environment(environment, settings, keep_image=wanted.image)
             existing = None
         if existing is None:

@@ -28,7 +28,8 @@ class InitReport(msgspec.Struct, frozen=True):
     """The generated build file, its source, and notes for the user.
 
     ``guessed`` maps distributions that were guessed from imports to the importing file; ``program``
-    is the file that the user would run. ``files`` are those that a template brought.
+    is the file that the user would run. ``files`` are those that a template brought. ``omitted`` is
+    what the source does and the build file does not.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class InitReport(msgspec.Struct, frozen=True):
     guessed: dict[str, str] = {}
     program: str = ""
     files: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
 
 
 def init(
@@ -54,12 +56,23 @@ def init(
     _refuse_overwriting(directory, path, force=force)
     draft = BuildFileDraft()
     wanted = read_source(source, directory, draft) if source else detect_source(directory, draft)
+    if draft.copies_after_running and not python:
+        python, path = True, directory / "build.py"
+        _refuse_overwriting(directory, path, force=force)
+        draft.notes.append("build.py keeps the order of copies and commands; build.envd does not")
     if not draft.image:
         choose_base(draft, own=detect_release(), wanted=wanted)
     text = render_draft(draft, python=python)
     _write_build_file(path, text)
-    program = find_program(directory, source)
-    return InitReport(path, text, draft.source, tuple(draft.notes), dict(draft.guessed), program)
+    return InitReport(
+        path,
+        text,
+        draft.source,
+        tuple(draft.notes),
+        dict(draft.guessed),
+        find_program(directory, source),
+        omitted=tuple(draft.untranslated) if draft.must_be_complete else (),
+    )
 
 
 def init_from_template(

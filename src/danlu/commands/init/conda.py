@@ -11,8 +11,8 @@ from danlu.commands.init.name_mappings import CONDA_CHANNELS, CONDA_SYSTEM, COND
 from danlu.sources.conda.match_spec import split_spec, to_pep440
 from danlu.sources.environment_file import CondaEnvironmentFile, parse_environment_file
 
-#: A line of ``pip:`` that names another file; pip accepts ``file:`` before its path.
-_FILE_LINE = re.compile(r"(?:-r|--requirement)(?:[ =]\s*)?(?:file:)?(\S+)")
+#: A line of ``pip:`` that names another file.
+_FILE_LINE = re.compile(r"(?:-r|--requirement)(?:[ =]\s*)?(\S+)")
 #: Other lines that depend on a directory or a variable, or that a list of packages cannot have.
 _SPECIAL_LINE = re.compile(
     r"(?!--extra-index-url[ =]|--index-url[ =]|-i )[-./~]|.*(\s--|file:|\$\{)|(?!\S*://)\S*/\S*$"

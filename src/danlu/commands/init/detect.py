@@ -136,8 +136,8 @@ def _read_conda_file(source: Path, directory: Path, draft: BuildFileDraft) -> st
 
 
 def _read_dockerfile_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
-    read_dockerfile(source, draft)
-    release = parse_image_release(draft.image)
+    read_dockerfile(source, directory, draft)
+    release = parse_image_release(draft.insert_defaults(draft.image))
     if draft.needs_python and release in PYTHONS:
         draft.python = PYTHONS[release]
     return ""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.init.dockerfile import InstalledPackages, read_dockerfile, read_script
-from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment
+from danlu.commands.init.dockerfile import read_dockerfile
+from danlu.commands.init.draft import BuildFileDraft, DraftCall
 from danlu.commands.init.host import PYTHONS, parse_image_release
+from danlu.commands.init.shell_commands import read_script
 from danlu.environment.image_layout import PROJECT
 from danlu.errors import UsageError
 from danlu.util.jsonc import parse_jsonc
@@ -30,6 +31,8 @@ _REASONS = {
     "mounts": "write runtime.mount(SOURCE, TARGET)",
     "initializeCommand": "it would run on the host; run it yourself",
     "runArgs": "they are options of `docker run`",
+    "remoteUser": "programs run as the environment's user, with your user id",
+    "containerUser": "programs run as the environment's user, with your user id",
 }
 
 _VARIABLES = {"containerWorkspaceFolder": PROJECT, "containerWorkspaceFolderBasename": PROJECT[1:]}
@@ -87,6 +90,7 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
     Raises :class:`UsageError` if the file is invalid, or uses Docker Compose.
     """
     values = _parse_file(path)
+    draft.must_be_complete = True
     state = _ReaderState(path, directory.resolve(), values, draft)
     with _refuse_invalid_value("build", state):
         _read_image(state)
@@ -104,7 +108,7 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
     for key in _COMMAND_KEYS:  # in the order in which they run, not that of the file
         if key in values:
             _read_command(key, values[key], state)
-    release = parse_image_release(draft.image)
+    release = parse_image_release(draft.insert_defaults(draft.image))
     if draft.needs_python and not draft.python and release in PYTHONS:
         draft.python = PYTHONS[release]
     return ""
@@ -166,7 +170,7 @@ def _read_image(state: _ReaderState) -> None:
 def _read_build(
     dockerfile: str, context: str, build: Mapping[str, Any], state: _ReaderState
 ) -> None:
-    """Read the Dockerfile; paths in it become relative to the project instead of its context."""
+    """Read the Dockerfile, whose paths are relative to ``context``."""
     path = _locate_file(dockerfile, state)
     root = _locate_file(context, state)
     arguments: dict[str, str] = {}
@@ -174,23 +178,19 @@ def _read_build(
         expanded = state.expand(f"build.args.{name}", str(value))
         if expanded is not None:
             arguments[name] = expanded
-    draft = state.draft
     try:
         if not path.is_file():
             raise UsageError(f"{state.path.name}: {dockerfile} not found")
         read_dockerfile(
             path,
-            draft,
+            state.project,
+            state.draft,
+            context=root.relative_to(state.project).as_posix(),
             arguments=arguments,
             target=str(build.get("target") or ""),
-            with_functions=False,
         )
     except UnicodeDecodeError as error:
         raise UsageError(f"{dockerfile} is not UTF-8 text: {error.reason}") from error
-    prefix = root.relative_to(state.project).as_posix()
-    if prefix != ".":
-        draft.requirements = [f"{prefix}/{name}" for name in draft.requirements]
-        draft.steps = [_move_copy(step, prefix) for step in draft.steps]
     for key in build.keys() - {"dockerfile", "context", "args", "target"}:
         state.skip(f"build.{key}", build[key], "use --cache-from" if key == "cacheFrom" else "")
 
@@ -203,13 +203,6 @@ def _locate_file(name: str, state: _ReaderState) -> Path:
             hint="copy it into the project: a build file cannot use files outside",
         )
     return path
-
-
-def _move_copy(step: DraftCall | DraftComment, prefix: str) -> DraftCall | DraftComment:
-    if isinstance(step, DraftComment) or step.function != "io.copy" or step.keywords:
-        return step
-    source, *rest = step.arguments
-    return DraftCall("io.copy", (f"{prefix}/{source}".removesuffix("/."), *rest))
 
 
 # -- settings
@@ -246,14 +239,14 @@ def _read_environment(key: str, value: Mapping[str, Any], state: _ReaderState) -
     for name, text in value.items():
         if text is None:
             state.skip(f"{key}.{name}", "null", "variables cannot be unset")
-        elif name == "PATH" and "${containerEnv:PATH}" in text:
-            others = text.replace("${containerEnv:PATH}", "")
-            for part in filter(None, re.split(r":(?![^{]*\})", others)):
-                expanded = state.expand(f"{key}.PATH", part)
-                if expanded:
-                    state.draft.extra_path.append(expanded)
+        elif name == "PATH" and str(text).endswith(":${containerEnv:PATH}"):
+            expanded = state.expand(f"{key}.PATH", text.removesuffix(":${containerEnv:PATH}"))
+            if expanded:
+                state.draft.extra_path = [*expanded.split(":"), *state.draft.extra_path]
         else:
-            expanded = state.expand(f"{key}.{name}", str(text))
+            # As JavaScript writes them: true, 1.
+            shown = text if isinstance(text, str) else str(text).lower().removesuffix(".0")
+            expanded = state.expand(f"{key}.{name}", shown)
             if expanded is not None:
                 state.draft.environment[name] = expanded
 
@@ -291,7 +284,7 @@ def _read_requirements(key: str, value: Mapping[str, Any], state: _ReaderState) 
 
 # -- commands
 
-#: Commands in the order in which they run, and whether they run once only.
+#: Commands in the order in which they run, and whether they run only after the creation.
 _COMMAND_KEYS = {
     "onCreateCommand": True,
     "updateContentCommand": True,
@@ -301,33 +294,31 @@ _COMMAND_KEYS = {
 
 
 def _read_command(key: str, value: object, state: _ReaderState) -> None:
-    """Turn installations into declarations, and what remains into a step or ``runtime.init``.
+    """Turn installations into declarations, and other commands into ``runtime.init``.
 
-    ``onCreateCommand`` prepares the image. The other commands work in the project, which is there
-    when the environment runs.
+    The commands work in the project, which can be written when the environment runs. A file in its
+    home directory marks those that ran after the creation.
     """
     draft = state.draft
-    for text in _list_commands(key, value, state):
+    for number, text in enumerate(_list_commands(key, value, state), 1):
         script = state.expand(key, text)
         if script is None:
             continue
-        installed = InstalledPackages()
-        commands = read_script(script, installed) if _COMMAND_KEYS[key] else [script]
-        draft.system += installed.system
-        draft.packages += installed.packages
-        draft.requirements += [name.removeprefix("/workspace/") for name in installed.requirements]
-        draft.pip_index = installed.index or draft.pip_index
-        draft.untranslated += installed.untranslated
-        if not commands:
-            continue
-        if key == "onCreateCommand":
-            step = (("commands", commands), ("mount_host", True))
-            draft.steps.append(DraftCall("run", keywords=step))
+        installed = read_script(script) if _COMMAND_KEYS[key] else None
+        if installed is not None:
+            draft.system += installed.system
+            draft.packages += installed.packages
+            draft.requirements += [
+                name.removeprefix(f"{PROJECT}/") for name in installed.requirements
+            ]
+            if installed.system and installed.recommends:
+                state.skip(key, text, "packages that are only recommended are not installed")
+        elif _COMMAND_KEYS[key]:
+            mark = f"~/.{key}-{number}"
+            command = f"[ -e {mark} ] || (\n{script}\n) && touch {mark}"
+            draft.calls.append(DraftCall("runtime.init", ([command],)))
         else:
-            draft.calls.append(DraftCall("runtime.init", (commands,)))
-            if _COMMAND_KEYS[key]:
-                note = f"{key} runs at every start, not only the first: {'; '.join(commands)}"
-                draft.notes.append(note)
+            draft.calls.append(DraftCall("runtime.init", ([script],)))
 
 
 def _list_commands(key: str, value: object, state: _ReaderState) -> Iterator[str]:

@@ -1,522 +1,532 @@
-"""Read a ``Dockerfile`` into a draft; instructions without an equivalent become comments."""
+"""Read a ``Dockerfile`` into a draft; what has no equivalent is listed with its line.
+
+A ``RUN`` becomes declarations only if it does nothing but install packages; otherwise its
+text stays. BuildKit's rules (parser, variables, here-documents) are those of
+``e2b-dockerfile-utils``.
+"""
 
 from __future__ import annotations
 
-import json
 import keyword
 import posixpath
 import re
 import shlex
-import textwrap
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from danlu.commands.init.dockerfile_stages import (
-    DockerfileStage,
-    ParsedDockerfile,
-    expand_variables,
-    parse_dockerfile,
+from e2b_dockerfile_utils import (
+    DockerfileHeredoc,
+    DockerfileInstruction,
+    chomp_heredoc_content,
+    parse_heredoc,
 )
-from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment, DraftName
+
+from danlu.commands.init.dockerfile_stages import (
+    BASE_PATH,
+    Dockerfile,
+    DockerfileStage,
+    UnknownVariableError,
+    VariableScope,
+)
+from danlu.commands.init.draft import PLACEHOLDERS, BuildFileDraft, DraftCall, DraftName
+from danlu.commands.init.shell_commands import InstalledPackages, is_portable, read_script
 from danlu.errors import UsageError
 from danlu.lang.functions import FUNCTIONS, NAMESPACES
 
-#: Instructions that do not affect what runs in an environment.
-_IGNORED_INSTRUCTIONS = {"LABEL", "MAINTAINER", "STOPSIGNAL"}
-
-
-_PIP_FLAGS = {
-    "--no-cache-dir", "--upgrade", "-U", "-q", "--quiet", "--user", "--pre", "-y", "--no-input",
-    "--disable-pip-version-check", "--break-system-packages", "--root-user-action=ignore",
-    "--no-cache", "--system", "--prefer-binary", "--only-binary=:all:",
-}  # fmt: skip
-
-_PIP_VALUE_FLAGS = {
-    "-i",
-    "--index-url",
-    "--extra-index-url",
-    "-f",
-    "--find-links",
-    "--trusted-host",
+_REASONS = {
+    "CMD": "name the program: danlu run -- PROGRAM",
+    "EXPOSE": "use runtime.expose()",
+    "VOLUME": "use runtime.mount()",
 }
+_SHELL = ["/bin/sh", "-c"]
+_POSIX_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh"}
 
-_PIP_PREFIX_FLAGS = {"--prefix", "--target", "-t", "--root"}
-
-#: Where packages of Python are, alone or with Python itself.
-_PACKAGES_PATTERN = re.compile(
-    r"/(site|dist)-packages/?$|^(/root|/home/\w+)/\.local/?$|/\.?(virtual|v)?envs?/?$"
-    r"|^/usr/local(/lib(/python3?(\.\d+)?)?|/bin)?/?$"
+#: What may depend on where Python packages are: declared ones are in a virtual environment.
+_PYTHON_PATHS = re.compile(r"venv|(site|dist)-packages|/bin/python")
+_PYTHON_TOOLS = re.compile(
+    r"\b(pip3?|uvx?|conda|mamba|micromamba|poetry|pdm|pipx|virtualenv|pyenv|hatch|easy_install)\b"
+    r"|setup\.py|/usr/local/bin/"
 )
-#: Commands that prepare the installation of packages.
-_SETUP_PATTERN = re.compile(
-    r"(python3?|uv|/\S*python3?)(\s+-m)?\s+(virtual|v)env\s|virtualenv\s|cd\s|(\.|source)\s\S*activate"
+#: Variables that configure pip or uv, but for those that do not change what is installed.
+_PIP_VARIABLE = re.compile(
+    r"(?!PIP_(?:NO_CACHE_DIR|DISABLE_PIP_VERSION_CHECK|ROOT_USER_ACTION|NO_INPUT|PROGRESS_BAR|RETRIES"
+    r"|DEFAULT_TIMEOUT|NO_WARN_SCRIPT_LOCATION|BREAK_SYSTEM_PACKAGES)$"
+    r"|UV_(?:NO_CACHE|LINK_MODE|COMPILE_BYTECODE|SYSTEM_PYTHON|CACHE_DIR)$)(?:PIP|UV)_"
 )
+#: Directories that are links in Debian and its derivatives, to which nothing can be copied.
+_PATTERN_REASON = "directories that match keep their names, but Docker copies their content"
+_MERGED_DIRECTORY = re.compile(r"^/(?:s?bin|lib(?:32|64|x32)?)(?=/|$)")
 
-#: A mount of files of the project or of another stage, which is the default.
-_BIND_PATTERN = re.compile(r"--mount=(?!.*type=(?!bind))")
 
-_APT_VALUE_FLAGS = {"-o", "-t", "--target-release"}
+@dataclass(frozen=True)
+class _KeptRun:
+    """A ``RUN`` that stays a command, and what it sees; ``shell`` is empty for the exec form."""
 
-_CLEANUP_PATTERN = re.compile(
-    r"^(apt(-get)?\s+(-\S+\s+)*(update|clean|autoclean|autoremove|upgrade|dist-upgrade)\b"
-    r"|rm\s+(-\w+\s+)*(/var/lib/apt|/var/cache/apt|/root/\.cache|~/\.cache)"
-    r"|pip3?\s+cache\s+purge|set\s+-\w+|true$|(python3?\s+-m\s+)?pip3?\s+install\s+"
-    r"(-\S+\s+)*(pip|setuptools|wheel)(\s+(pip|setuptools|wheel))*$)"
-)
+    text: str
+    item: DockerfileInstruction
+    environment: Mapping[str, str]
+    arguments: Mapping[str, str]
+    directory: str
+    new_directories: list[str]
+    shell: list[str]
+    keywords: tuple[tuple[str, object], ...]
+    needs_lists: bool
 
 
 @dataclass
-class InstalledPackages:
-    """What the commands of a Dockerfile install, in order.
+class _Conversion:
+    """What the translators of all stages share."""
 
-    ``prefixes`` are directories in which pip installs something; unless ``takes_prefixes``, such
-    commands are not understood.
-    """
-
-    system: list[str] = field(default_factory=list)
-    packages: list[str] = field(default_factory=list)
-    requirements: list[str] = field(default_factory=list)
-    index: str = ""
-    untranslated: list[str] = field(default_factory=list)
-    prefixes: list[str] = field(default_factory=list)
-    takes_prefixes: bool = False
-
-
-@dataclass
-class _TranslationState:
-    """What was translated so far, of a stage and of those that it starts from.
-
-    ``others`` are the stages that files were copied from, ``read`` the numbers of all that were
-    read, and ``explained`` of those that a comment has shown. ``functions`` are the names of those
-    that became build functions; None if files of a stage can only be named in a comment.
-    """
-
-    dockerfile: ParsedDockerfile
-    stage: DockerfileStage
-    draft: BuildFileDraft
-    values: dict[str, str]
-    directory: str = "/"
-    copied: dict[str, str] = field(default_factory=dict)
-    installed: InstalledPackages = field(default_factory=InstalledPackages)
-    others: dict[int, _TranslationState] = field(default_factory=dict)
+    dockerfile: Dockerfile
+    main: BuildFileDraft
+    project: Path
+    context: str
+    functions: dict[int, str] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)
-    explained: set[int] = field(default_factory=set)
-    functions: dict[int, str] | None = None
-    main: BuildFileDraft = field(default_factory=BuildFileDraft)
 
 
 def read_dockerfile(
     path: Path,
+    project: Path,
     draft: BuildFileDraft,
     *,
+    context: str = "",
     arguments: Mapping[str, str] = MappingProxyType({}),
     target: str = "",
-    with_functions: bool = True,
 ) -> None:
     """Add the stage ``target`` (default: the last) of ``path``; its image becomes ``draft.image``.
 
-    The stages that it starts from are part of it. A stage that it copies files from becomes a build
-    function; without ``with_functions`` a comment shows it. ``arguments`` are values of build
-    arguments. Raises :class:`UsageError` for an invalid file.
+    The stages that it starts from are part of it; those that it copies files from become build
+    functions. ``context`` is the build context, relative to the project, and ``arguments`` are
+    values of build arguments. Raises :class:`UsageError` for an invalid file.
     """
-    dockerfile = parse_dockerfile(path, arguments)
-    last = dockerfile.find_stage(target) if target else dockerfile.stages[-1]
-    if last is None:
-        raise UsageError(f"{path.name} has no stage {target!r}")
-    if last.image in ("scratch", ""):
-        raise UsageError("FROM scratch is not supported: an environment needs a base image")
-    if "$" in last.image:
-        draft.notes.append(
-            f"the base image {last.image} depends on a build argument without a default"
-        )
-    draft.image = last.image
-    start = _TranslationState(dockerfile, last, draft, dict(dockerfile.arguments), main=draft)
-    start.functions = {} if with_functions else None
-    state = _translate_stage(start)
-    _finish_draft(state)
-    others = [stage.title for stage in dockerfile.stages if stage.index not in state.read]
+    declares_python = True
+    while True:
+        attempt = BuildFileDraft(must_be_complete=True)
+        dockerfile = Dockerfile(path, attempt, arguments)
+        last = dockerfile.find_stage(target) if target else dockerfile.stages[-1]
+        if last is None:
+            raise UsageError(f"{path.name} has no stage {target!r}")
+        if last.image == "scratch":
+            raise UsageError("FROM scratch is not supported: an environment needs a base image")
+        conversion = _Conversion(dockerfile, attempt, project, context)
+        translator = _StageTranslator(conversion, last, attempt, declares_python=declares_python)
+        if translator.translate():
+            break
+        declares_python = False
+    others = [stage.title for stage in dockerfile.stages if stage.index not in conversion.read]
     if others and not target:
-        draft.notes.append(
+        attempt.notes.append(
             f"stage {last.title} of the Dockerfile was read, which does not need the others:"
             f" {', '.join(others)}"
         )
+    ignore_file = path.with_name(f"{path.name}.dockerignore")
+    if ignore_file.exists():
+        attempt.untranslated.append(f"{ignore_file.name}  (only .dockerignore is read: rename it)")
+    vars(draft).update({name: value for name, value in vars(attempt).items() if value})
 
 
-def _translate_stage(state: _TranslationState) -> _TranslationState:
-    """Translate the stage of a new state, after those that it starts from; return the state."""
-    for part in state.stage.list_chain():
-        state.stage = part
-        state.read.add(part.index)
-        for instruction, text in part.instructions:
-            _translate_instruction(instruction, text, state)
-    return state
+class _StageTranslator:
+    """Translates a stage, after those that it starts from, into a build function.
 
-
-def _translate_instruction(name: str, text: str, state: _TranslationState) -> None:
-    draft = state.draft
-    if name == "ARG":
-        argument, _, value = text.partition("=")
-        value = expand_variables(value.strip("\"'"), state.values)
-        state.values.setdefault(argument.strip(), value)
-    elif name == "RUN":
-        _translate_run(text, state)
-    elif name in ("COPY", "ADD"):
-        _translate_copy(name, text, state)
-    elif name == "ENV":
-        _translate_env(text, state)
-    elif name == "WORKDIR":
-        state.directory = posixpath.join(
-            state.directory, expand_variables(text.strip("\"'"), state.values)
-        )
-        draft.untranslated.append(f"WORKDIR {text}  (commands start in the project, at /workspace)")
-    elif name == "ENTRYPOINT":
-        _translate_entrypoint(text, draft)
-    elif name == "USER" and re.fullmatch(r"\d+:\d+", text):
-        uid, _, gid = text.partition(":")
-        draft.untranslated.append(f"USER {text}  (use config.owner({uid}, {gid}))")
-    elif name not in _IGNORED_INSTRUCTIONS:
-        draft.untranslated.append(f"{name} {text}")
-
-
-def _translate_run(text: str, state: _TranslationState) -> None:
-    if text.startswith("["):
-        try:
-            text = shlex.join(json.loads(text))
-        except (ValueError, TypeError):
-            state.draft.untranslated.append(f"RUN {text}")
-            return
-    mounts = re.match(r"^((?:--\w+(?:=\S+)?\s+)*)(.*)$", text, re.DOTALL)
-    assert mounts is not None
-    for mount, argument in (("type=secret", "secrets=…"), ("type=ssh", "ssh=True")):
-        if mount in mounts[1]:
-            state.draft.notes.append(
-                f"a RUN instruction uses a mount of {mount}: use run(…, {argument})"
-            )
-    # Build arguments are known here; the shell expands variables of the environment itself.
-    known = len(state.installed.requirements)
-    commands = read_script(expand_variables(mounts[2], state.values), state.installed)
-    binds = [flag for flag in mounts[1].split() if _BIND_PATTERN.match(flag)]
-    if commands and binds:
-        comment = f"RUN {' '.join(binds)}: copy the files of the mount with io.copy(), or use the"
-        state.draft.steps.append(DraftComment(f"{comment}\nproject with mount_host=True:"))
-    for index, path in enumerate(state.installed.requirements[known:], known):
-        end = posixpath.normpath(posixpath.join(state.directory, path))
-        source = state.copied.get(end) or _find_copied_source(end, state.copied) or path
-        state.installed.requirements[index] = source
-    if commands:
-        if state.directory != "/":
-            commands = [f"cd {shlex.quote(state.directory)}", *commands]
-        state.draft.steps.append(DraftCall("run", keywords=(("commands", commands),)))
-
-
-def _translate_copy(name: str, text: str, state: _TranslationState) -> None:
-    draft = state.draft
-    try:
-        words = json.loads(text) if text.startswith("[") else shlex.split(text)
-    except ValueError:
-        words = []
-    flags = [word for word in words if word.startswith("--")]
-    words = [expand_variables(word, state.values) for word in words if not word.startswith("--")]
-    if len(words) < 2 or "\n" in text:
-        draft.untranslated.append(f"{name} {text}")
-        return
-    *sources, target = words
-    image = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
-    image = expand_variables(image, state.values)
-    named: tuple[tuple[str, object], ...] = (("image", image),) if image else ()
-    stage = state.dockerfile.find_stage(image, before=state.stage.index) if image else None
-    if stage is not None:
-        state.read.add(stage.index)
-        if stage.changes_files or stage.image in ("scratch", ""):
-            function = _translate_stage_copy(f"{name} {text}", sources, stage, state)
-            if not function:
-                return
-            named = (("source", DraftName(function)),)
-        else:
-            named = (("image", stage.image),)
-    place = posixpath.normpath(posixpath.join(state.directory, target))
-    for source in sources:
-        if name == "ADD" and "://" in source:
-            draft.untranslated.append(f"ADD {source} {target}  (use io.http to download files)")
-            continue
-        into = target.endswith("/") or target in (".", "./") or len(sources) > 1
-        end = posixpath.join(place, posixpath.basename(source.rstrip("/"))) if into else place
-        if source.rstrip("/") in (".", "") or any(character in source for character in "*?["):
-            end = place
-        state.copied[end] = source
-        shown = place + "/" if into and place != "/" else place
-        draft.steps.append(DraftCall("io.copy", (source, shown), named))
-
-
-def _translate_stage_copy(
-    instruction: str, sources: Sequence[str], stage: DockerfileStage, state: _TranslationState
-) -> str:
-    """Declare the Python packages that files of another stage are, or make it a build function.
-
-    Returns the function's name, empty if nothing has to be copied; a stage that cannot be one is
-    shown in a comment.
+    With ``declares_python``, packages that pip installs become declarations.
     """
-    other = state.others.get(stage.index)
-    if other is None:
-        other = _TranslationState(
-            state.dockerfile, stage, BuildFileDraft(), dict(state.dockerfile.arguments)
-        )
-        # Where pip installs packages does not matter in a stage that files are copied from.
-        other.installed.takes_prefixes = True
-        other.others = state.others
-        state.others[stage.index] = _translate_stage(other)
-    state.read |= other.read
-    installed = other.installed
-    lines = [instruction]
-    if (installed.packages or installed.requirements) and all(
-        _PACKAGES_PATTERN.search(source) or source.rstrip("/") in installed.prefixes
-        for source in sources
-    ):
-        state.installed.packages += installed.packages
-        state.installed.requirements += installed.requirements
-        state.installed.index = installed.index or state.installed.index
-        state.installed.untranslated += installed.untranslated
-        if all(_is_environment_setup(step) for step in other.draft.steps):
-            return ""
-        lines.append(f"The packages of stage {stage.title} are installed, not its other files:")
-    elif (
-        state.functions is not None
-        and stage.image not in ("", "scratch")
-        and ("$" not in stage.image)
-    ):
-        return _make_stage_function(stage, state, state.functions)
-    else:
-        lines.append(f"Files of stage {stage.title}, which is not part of this environment:")
-    if stage.index in state.explained:
-        lines = [instruction, f"Files of stage {stage.title}, see above."]
-    else:
-        state.explained.add(stage.index)
-        lines.append(f"  FROM {stage.image}")
-        lines += [
-            textwrap.indent(f"{name} {text}", "  ")
-            for part in stage.list_chain()
-            for name, text in part.instructions
+
+    def __init__(
+        self,
+        conversion: _Conversion,
+        stage: DockerfileStage,
+        draft: BuildFileDraft,
+        *,
+        declares_python: bool,
+    ) -> None:
+        self._conversion = conversion
+        self._dockerfile = conversion.dockerfile
+        self._stage = stage
+        self._draft = draft
+        self._declares_python = declares_python
+        self._needs_pip = False
+        self._scope = VariableScope()
+        self._directory = "/"
+        self._shell = _SHELL
+        self._user = "root"
+        self._entrypoint: list[str] = []
+        self._steps: list[DraftCall | _KeptRun] = []
+        self._copied: dict[str, str] = {}
+        self._new_directories: dict[str, DockerfileInstruction] = {}
+        self._last: dict[str, DockerfileInstruction] = {}
+
+    def translate(self) -> bool:
+        """Fill the draft; return False if no Python package may be declared after all.
+
+        Declared packages and those that a kept ``RUN`` installs would be in two places.
+        """
+        draft = self._draft
+        draft.image = self._stage.image
+        for part in self._stage.list_chain():
+            self._stage = part
+            self._conversion.read.add(part.index)
+            self._scope.arguments, self._scope.unset = {}, set()
+            for item in part.instructions:
+                try:
+                    self._translate_instruction(item)
+                except UnknownVariableError as unknown:
+                    self._dockerfile.skip(item, f"the base image may set ${unknown}")
+        draft.environment = {**self._scope.environment}
+        path = draft.environment.pop("PATH")
+        if path != BASE_PATH:
+            draft.extra_path = path.removesuffix(BASE_PATH).rstrip(":").split(":")
+        if self._entrypoint:
+            draft.calls.append(DraftCall("config.entrypoint", (self._entrypoint,)))
+        if "WORKDIR" in self._last:
+            for item in (*self._new_directories.values(), self._last["WORKDIR"]):
+                self._dockerfile.skip(item, "commands start in the project, at /workspace")
+        if "USER" in self._last:
+            self._dockerfile.skip(self._last["USER"], "use config.owner(uid, gid)")
+        draft.steps = [
+            self._render_run(step) if isinstance(step, _KeptRun) else step for step in self._steps
         ]
-        lines.append("Make them here with run(), or copy them from an image: io.copy(image=…).")
-    state.draft.steps.append(DraftComment("\n".join(lines)))
-    state.draft.notes.append(
-        f"`{instruction}` was not translated: stage {stage.title} is not part of the environment;"
-        " see the comment in the build file"
-    )
-    return ""
+        return not (self._needs_pip and (draft.packages or draft.requirements))
 
-
-def _make_stage_function(
-    stage: DockerfileStage, state: _TranslationState, functions: dict[int, str]
-) -> str:
-    """Return the name of the build function of a stage, which is translated the first time."""
-    if stage.index in functions:
-        return functions[stage.index]
-    name = re.sub(r"\W", "_", stage.name.lower(), flags=re.ASCII)
-    taken = {*functions.values(), *NAMESPACES, *FUNCTIONS, "build", "load", "print"}
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in taken:
-        name = f"stage_{stage.index}"
-    functions[stage.index] = name
-    own = _TranslationState(
-        state.dockerfile,
-        stage,
-        BuildFileDraft(image=stage.image),
-        dict(state.dockerfile.arguments),
-        others=state.others,
-        functions=functions,
-        main=state.main,
-    )
-    _finish_draft(_translate_stage(own))
-    state.read |= own.read
-    state.main.functions[name] = own.draft
-    state.main.notes += own.draft.notes
-    return name
-
-
-def _is_environment_setup(step: DraftCall | DraftComment) -> bool:
-    """Return whether a step only prepares the installation of packages."""
-    if isinstance(step, DraftComment):
-        return False
-    commands = dict(step.keywords).get("commands", [])
-    assert isinstance(commands, list)
-    return step.function != "run" or all(map(_SETUP_PATTERN.match, commands))
-
-
-def _translate_env(text: str, state: _TranslationState) -> None:
-    draft = state.draft
-    first = text.split(None, 1) or [""]
-    try:
-        if "=" in first[0]:
-            pairs = [pair.partition("=")[::2] for pair in shlex.split(text)]
+    def _translate_instruction(self, item: DockerfileInstruction) -> None:
+        text = item.original
+        if item.name == "RUN":
+            self._translate_run(item)
+            return
+        if _PYTHON_PATHS.search(text) or (
+            item.name in ("ENTRYPOINT", "CMD") and _PYTHON_TOOLS.search(text)
+        ):
+            self._needs_pip = True
+        if item.name in ("COPY", "ADD"):
+            self._translate_copy(item)
+        elif item.name == "ENV":
+            self._translate_env(item)
+        elif item.name == "ARG":
+            self._dockerfile.declare_arguments(item, self._scope)
+        elif item.name == "WORKDIR":
+            self._directory = self._resolve_path(self._expand_text(item, " ".join(item.args)))
+            self._new_directories[self._directory] = self._last["WORKDIR"] = item
+        elif item.name == "USER":
+            self._user = self._expand_text(item, " ".join(item.args))
+            self._last["USER"] = item
+        elif item.name == "SHELL" and item.json and item.args:
+            self._shell = item.args
+        elif item.name == "ENTRYPOINT":
+            shell_form = [] if item.json else self._shell
+            self._entrypoint = [*shell_form, *item.args]
         else:
-            pairs = [(first[0], first[1] if len(first) > 1 else "")]
-    except ValueError:
-        draft.untranslated.append(f"ENV {text}")
-        return
-    for name, raw in pairs:
-        if not name:
-            draft.untranslated.append(f"ENV {text}")
-            continue
-        value = expand_variables(raw, {**state.values, **draft.environment})
-        if name == "PATH" and re.search(r"\$\{?PATH", raw):
-            parts = [part for part in value.split(":") if "$" not in part and part]
-            draft.extra_path += parts
-        elif "$" in value:
-            draft.untranslated.append(f"ENV {name}={raw}")
+            self._dockerfile.skip(item, _REASONS.get(item.name, "no equivalent"))
+
+    def _expand_text(self, item: DockerfileInstruction, text: str) -> str:
+        return self._dockerfile.expand(item, text, self._scope)
+
+    def _resolve_path(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self._directory, path))
+
+    def _translate_env(self, item: DockerfileInstruction) -> None:
+        # All values of a line see the variables before it.
+        values = {}
+        for name, text, _ in zip(*[iter(item.args)] * 3, strict=True):
+            if "$" in name:
+                self._dockerfile.skip(item, "a variable in the name")
+                return
+            values[name] = self._expand_text(item, text)
+        path = values.get("PATH", BASE_PATH)
+        others = "".join(value for name, value in values.items() if name != "PATH")
+        if BASE_PATH in others or not re.fullmatch(rf"(?:[^:{BASE_PATH}]+:)*{BASE_PATH}", path):
+            self._dockerfile.skip(item, "only directories before the PATH of the image are kept")
+            return
+        self._scope.environment.update(values)
+
+    # -- RUN
+
+    def _translate_run(self, item: DockerfileInstruction) -> None:
+        text = _make_script(item)
+        mounts, keywords, problem = _read_run_flags(item.flags)
+        if problem:
+            self._dockerfile.skip(item, f"{problem}: not done")
+            return
+        if text is None:
+            self._dockerfile.skip(item, "a script of another program: not done")
+            return
+        bound = {self._resolve_path(mount["target"]): mount["source"] for mount in mounts["bind"]}
+        installed = self._read_installation(item, text, {**self._copied, **bound})
+        if installed is not None:
+            self._draft.system += installed.system
+            self._draft.packages += installed.packages
+            self._draft.requirements += installed.requirements
+            if installed.system and installed.recommends:
+                reason = "packages that are only recommended are not installed: name those you need"
+                self._dockerfile.skip(item, reason)
+            return
+        if bound:
+            self._dockerfile.skip(item, "a bind mount: not done")
+            return
+        if mounts["cache"]:
+            self._dockerfile.skip(item, "a cache mount: its files stay in the image")
+        if self._user not in ("root", "0", "root:root", "0:0"):
+            self._dockerfile.skip(item, f"runs as root, not as {self._user}")
+        if not item.json and posixpath.basename(self._shell[0]) not in _POSIX_SHELLS:
+            self._dockerfile.skip(item, f"a command of {self._shell[0]}: not done")
+            return
+        if _PYTHON_PATHS.search(text) or _PYTHON_TOOLS.search(text):
+            self._needs_pip = True
+        arguments = {
+            name: value
+            for name, value in self._scope.arguments.items()
+            if name not in self._scope.environment
+        }
+        self._steps.append(
+            _KeptRun(
+                text,
+                item,
+                {**self._scope.environment},
+                arguments,
+                self._directory,
+                [path for path in self._new_directories if path != "/"],
+                [] if item.json else self._shell,
+                tuple(keywords),
+                needs_lists=re.search(r"\bapt(-get)?\b.*\sinstall\b", text) is not None
+                and "update" not in text
+                and any(re.search(r"apt(-get)? update\b", script) for script in self._kept_scripts),
+            )
+        )
+        self._new_directories = {}
+
+    @property
+    def _kept_scripts(self) -> list[str]:
+        return [step.text for step in self._steps if isinstance(step, _KeptRun)]
+
+    def _read_installation(
+        self, item: DockerfileInstruction, text: str, copied: Mapping[str, str]
+    ) -> InstalledPackages | None:
+        """Return what a ``RUN`` installs, if it can be declared, and nothing else."""
+        kept = self._kept_scripts
+        variables = {**self._scope.arguments, **self._scope.environment}
+        installed = read_script(text, variables.get)
+        if (
+            installed is None
+            or not (installed.system or installed.packages or installed.requirements)
+            or self._user != "root"
+            or (not item.json and posixpath.basename(self._shell[0]) not in _POSIX_SHELLS)
+        ):
+            return None
+        if installed.system and (
+            any("apt" not in command or not read_script(command) for command in kept)
+            or any(re.match("/etc|/$|/usr/share/keyrings", path) for path in self._copied)
+        ):
+            return None  # the sources of packages may be others
+        if installed.packages or installed.requirements:
+            if not self._declares_python or any(map(_PIP_VARIABLE.match, variables)):
+                return None
+            names = []
+            for path in installed.requirements:
+                name = _find_source(self._resolve_path(path), copied)
+                is_written = any(posixpath.basename(path) in command for command in kept)
+                if not name or is_written or re.search(f"[{PLACEHOLDERS}]", name):
+                    return None
+                names.append(name)
+            installed.requirements = names
+        return installed
+
+    def _render_run(self, run: _KeptRun) -> DraftCall:
+        final = self._scope.environment
+        unset = sorted(final.keys() - run.environment.keys())
+        lines = [f"unset {' '.join(unset)}"] if unset else []
+        changed = {**run.arguments}
+        changed |= {name: run.environment[name] for name in run.environment if name != "PATH"}
+        for name, value in final.items():
+            if changed.get(name) == value:
+                del changed[name]
+        if changed:
+            values = (f"{name}={shlex.quote(value)}" for name, value in sorted(changed.items()))
+            lines.append(f"export {' '.join(values)}")
+        later = final["PATH"].removesuffix(run.environment["PATH"])
+        if later:
+            lines.append(f'export PATH="${{PATH#{later}}}"')
+        make = f"mkdir -p {shlex.join(run.new_directories)} && " if run.new_directories else ""
+        lines.append(f"{make}cd {shlex.quote(run.directory)}")
+        if run.needs_lists:
+            lines.append("apt-get update")  # a layer does not contain what an earlier one fetched
+        text = run.text.strip("\n") if run.shell else run.text
+        if not run.shell or (run.shell == _SHELL and is_portable(text)):
+            commands = re.split(r"\s*&&\s*", text.strip()) if run.shell else [text]
+            return DraftCall("run", keywords=(("commands", [*lines, *commands]), *run.keywords))
+        shell = (("shell", run.shell), *run.keywords)
+        return DraftCall("run", keywords=(("commands", [*lines, text]), *shell))
+
+    # -- COPY and ADD
+
+    def _translate_copy(self, item: DockerfileInstruction) -> None:
+        flags = dict(flag.partition("=")[::2] for flag in item.flags)
+        unknown = flags.keys() - {"--from", "--link", "--chown", "--chmod"}
+        if unknown or "$" in flags.get("--from", ""):
+            self._dockerfile.skip(item, f"{', '.join(sorted(unknown)) or '--from'}: not done")
+            return
+        if not item.json and any(re.search(r"\s", word) for word in item.args):
+            raise self._dockerfile.make_error(item, "quotes are only possible in the JSON form")
+        words = [self._expand_text(item, word) for word in item.args]
+        if len(words) < 2:
+            raise self._dockerfile.make_error(item, f"{item.name} requires a source and a target")
+        *sources, target = words
+        place = self._resolve_path(target)
+        if not re.search(r"alpine|busybox", self._draft.image):
+            place = _MERGED_DIRECTORY.sub(r"/usr\g<0>", place)
+        if target.endswith("/") or posixpath.basename(target) in (".", ".."):
+            place = place.rstrip("/") + "/"
+        origin = self._find_origin(item, flags.get("--from", ""))
+        if origin is None:
+            return
+        documents = iter(item.heredocs)
+        for source, word in zip(sources, item.args, strict=False):
+            if word.startswith("<<"):
+                self._write_document(item, next(documents), place)
+                continue
+            problem = "" if origin else self._find_copy_problem(item.name, source)
+            if problem or re.search(r"\*\*|[\[\\]", source):
+                reason = problem or "Docker understands the pattern differently"
+                self._dockerfile.skip(item, f"{source}: {reason}")
+                continue
+            name = posixpath.normpath("/" + source.lstrip("/"))
+            if not origin:
+                name = posixpath.normpath(f"{self._conversion.context or '.'}{name}")
+                is_directory = (self._conversion.project / name).is_dir()
+                end = place if is_directory else posixpath.join(place, posixpath.basename(name))
+                self._copied[posixpath.normpath(end if place.endswith("/") else place)] = name
+            elif re.search(r"[*?]", name):
+                self._dockerfile.skip(item, _PATTERN_REASON)
+            self._steps.append(DraftCall("io.copy", (name, place), origin))
+        if flags.keys() & {"--chown", "--chmod"}:
+            reason = "owner and mode of the files are those of the environment and the project"
+            self._dockerfile.skip(item, reason)
+
+    def _find_copy_problem(self, instruction: str, source: str) -> str:
+        """Return why a source in the project is not copied, if so."""
+        if instruction == "ADD" and re.match(r"[a-z+]+://|git@", source):
+            return "use io.http() to download files"
+        context = self._conversion.project / self._conversion.context
+        path = context / posixpath.normpath("/" + source.lstrip("/"))[1:]
+        if instruction == "ADD" and (
+            re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source)
+            or (path.is_file() and tarfile.is_tarfile(path))
+        ):
+            return "archives are not unpacked: use run()"
+        if path.is_symlink():
+            return "is a link, and Docker copies what it leads to"
+        if re.search(r"[*?]", source) and any(
+            match.is_dir()
+            for match in context.glob(posixpath.normpath("/" + source.lstrip("/"))[1:])
+        ):
+            return _PATTERN_REASON
+        return ""
+
+    def _write_document(
+        self, item: DockerfileInstruction, document: DockerfileHeredoc, place: str
+    ) -> None:
+        """Add the step that writes a here-document to a file."""
+        text = chomp_heredoc_content(document.content) if document.chomp else document.content
+        if document.expand:
+            text = self._dockerfile.expand(item, text, self._scope, keep_quotes=True)
+        path = posixpath.join(place, document.name) if place.endswith("/") else place
+        end = "EOF"
+        while end in text.splitlines():
+            end += "_"
+        commands = [f"cat > {shlex.quote(path)} <<'{end}'\n{text}{end}"]
+        if posixpath.dirname(path) != "/":
+            commands.insert(0, f"mkdir -p {shlex.quote(posixpath.dirname(path))}")
+        self._steps.append(DraftCall("run", keywords=(("commands", commands),)))
+
+    def _find_origin(
+        self, item: DockerfileInstruction, reference: str
+    ) -> tuple[tuple[str, object], ...] | None:
+        """Return where ``io.copy`` takes files from, as keywords; None if that is not possible."""
+        if not reference:
+            return ()
+        stage = self._dockerfile.find_stage(reference, before=self._stage.index)
+        if stage is None:
+            if reference.isdecimal():
+                raise self._dockerfile.make_error(item, f"invalid from flag value {reference}")
+            return (("image", reference),)
+        self._conversion.read.add(stage.index)
+        if stage.image == "scratch":
+            self._dockerfile.skip(item, f"stage {stage.title} starts from scratch: not done")
+            return None
+        if not stage.changes_files:
+            return (("image", stage.image),)
+        name = self._make_function(stage)
+        main = self._conversion.main
+        used = main.find_parameters(main.functions[name])
+        parameters = (("parameters", used),) if used else ()
+        return (("source", DraftName(name)), *parameters)
+
+    def _make_function(self, stage: DockerfileStage) -> str:
+        """Return the name of the build function of a stage, which is translated the first time."""
+        functions = self._conversion.functions
+        if stage.index in functions:
+            return functions[stage.index]
+        name = re.sub(r"\W", "_", stage.name.lower(), flags=re.ASCII)
+        taken = {*functions.values(), *NAMESPACES, *FUNCTIONS, "build", "load", "print"}
+        if not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_" or name in taken:
+            name = f"stage_{stage.index}"
+        functions[stage.index] = name
+        draft = BuildFileDraft()
+        # Files are copied from where pip puts them, so that packages are not declared.
+        _StageTranslator(self._conversion, stage, draft, declares_python=False).translate()
+        self._conversion.main.functions[name] = draft
+        return name
+
+
+def _make_script(item: DockerfileInstruction) -> str | None:
+    """Return what the shell gets of a ``RUN``; None for a script of another program."""
+    if item.json:
+        return shlex.join(item.args)
+    text = "".join(item.args)
+    if parse_heredoc(text) is None:
+        return text + "".join(f"\n{document.content}{document.name}" for document in item.heredocs)
+    document = item.heredocs[0]
+    text = chomp_heredoc_content(document.content) if document.chomp else document.content
+    return None if text.startswith("#!") else text
+
+
+def _read_run_flags(
+    flags: Sequence[str],
+) -> tuple[dict[str, list[dict[str, str]]], list[tuple[str, object]], str]:
+    """Return the mounts of each type, keywords of ``run()``, and why the flags are not possible."""
+    mounts: dict[str, list[dict[str, str]]] = {"bind": [], "cache": []}
+    secrets: list[object] = []
+    keywords: list[tuple[str, object]] = []
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        options = dict(option.partition("=")[::2] for option in value.split(","))
+        kind = options.get("type", "bind")
+        target = next(
+            (options[key] for key in ("target", "dst", "destination") if key in options), ""
+        )
+        if flag == "--network=default" or (name == "--mount" and kind == "cache"):
+            mounts["cache"] += [options] if name == "--mount" else []
+        elif name != "--mount" or kind not in ("bind", "secret", "ssh") or "env" in options:
+            return mounts, keywords, flag
+        elif kind == "ssh":
+            keywords.append(("ssh", True))
+        elif kind == "secret":
+            identity = options.get("id") or posixpath.basename(target)
+            secrets.append({"id": identity, "target": target} if target else identity)
+        elif "from" in options or not target:
+            return mounts, keywords, flag
         else:
-            draft.environment[name] = value
+            source = options.get("source") or options.get("src") or "."
+            mounts["bind"].append({"source": source, "target": target})
+    return mounts, [*keywords, *([("secrets", secrets)] if secrets else [])], ""
 
 
-def _translate_entrypoint(text: str, draft: BuildFileDraft) -> None:
-    try:
-        words = json.loads(text) if text.startswith("[") else ["/bin/sh", "-c", text]
-    except ValueError:
-        words = []
-    if not words:
-        draft.untranslated.append(f"ENTRYPOINT {text}")
-        return
-    draft.calls = [call for call in draft.calls if call.function != "config.entrypoint"]
-    draft.calls.append(DraftCall("config.entrypoint", ([str(word) for word in words],)))
-
-
-def _finish_draft(state: _TranslationState) -> None:
-    """Turn installed packages into declarations, and drop copies that only pip needed."""
-    draft, installed = state.draft, state.installed
-    draft.packages += installed.packages
-    draft.pip_index = installed.index
-    draft.untranslated += installed.untranslated
-    draft.requirements += installed.requirements
-    draft.steps = [
-        step
-        for step in draft.steps
-        if isinstance(step, DraftComment)
-        or step.function != "io.copy"
-        or step.keywords
-        or step.arguments[0] not in installed.requirements
-    ]
-    pythons = {"python3", "python3-pip", "python3-venv", "python-is-python3", "python3-minimal"}
-    names = [package for package in installed.system if package not in pythons]
-    draft.wants_python = len(names) < len(installed.system)
-    draft.system += names
-
-
-def _find_copied_source(path: str, copied: Mapping[str, str]) -> str:
-    """Return the project's file that ``path`` was copied from as part of a directory."""
+def _find_source(path: str, copied: Mapping[str, str]) -> str:
+    """Return the project's file that was copied to ``path``, alone or with its directory."""
     for end, source in copied.items():
+        if path == end:
+            return source
         if path.startswith(end.rstrip("/") + "/"):
-            rest = path[len(end.rstrip("/")) + 1 :]
-            return rest if source.rstrip("/") in (".", "") else posixpath.join(source, rest)
+            return posixpath.normpath(posixpath.join(source, path[len(end.rstrip("/")) + 1 :]))
     return ""
-
-
-# -- shell commands
-
-
-def read_script(script: str, installed: InstalledPackages) -> list[str]:
-    """Add what ``script`` installs to ``installed``; return the remaining commands."""
-    remaining = []
-    for command in _split_commands(script):
-        plain = re.sub(r"^(?:[A-Z_]+=\S+\s+|sudo\s+)+", "", command)
-        if _CLEANUP_PATTERN.match(plain):
-            continue
-        if not _parse_apt_install(plain, installed) and not _parse_pip_install(plain, installed):
-            remaining.append(command)
-    return remaining
-
-
-def _split_commands(script: str) -> list[str]:
-    """Split a script at ``&&``, ``;`` and newlines; one with blocks or subshells stays whole."""
-    if re.search(r"(?m)^\s*(if|for|while|case|function)\b|\|\||\{\s|<<|(?<!\d)>\s*\(", script):
-        return [script.strip()] if script.strip() else []
-    parts, current, quote = [], "", ""
-    index = 0
-    while index < len(script):
-        character = script[index]
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character == "\\" and index + 1 < len(script):
-            current += script[index : index + 2]
-            index += 2
-            continue
-        elif character == "(":
-            return [script.strip()]
-        elif character in ";\n" or script.startswith("&&", index):
-            parts.append(current)
-            current = ""
-            index += 2 if character == "&" else 1
-            continue
-        current += character
-        index += 1
-    return [part.strip() for part in [*parts, current] if part.strip()]
-
-
-def _parse_apt_install(command: str, installed: InstalledPackages) -> bool:
-    match = re.match(r"^apt(?:-get)?\s+((?:-\S+\s+)*)install\s+(.*)$", command, re.DOTALL)
-    words = _split_words(match[2]) if match else None
-    if words is None:
-        return False
-    names, skip = [], False
-    for word in words:
-        if skip:
-            skip = False
-        elif word in _APT_VALUE_FLAGS:
-            skip = True
-        elif not word.startswith("-"):
-            names.append(word)
-    if any(re.search(r"[$*`|<>]|^[./]", name) for name in names):
-        return False
-    installed.system += names
-    return True
-
-
-def _parse_pip_install(command: str, installed: InstalledPackages) -> bool:
-    place = r"(?:/\S*/)?" if installed.takes_prefixes else ""
-    match = re.match(
-        rf"^(?:uv\s+)?(?:\S*python3?\S*\s+-m\s+)?{place}pip3?\s+install\s+(.*)$", command, re.DOTALL
-    )
-    words = _split_words(match[1]) if match else None
-    if words is None or any(re.match(r"[|&<>`]|\d?>", word) for word in words):
-        return False
-    parsed = InstalledPackages()
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if word in _PIP_FLAGS:
-            continue
-        if installed.takes_prefixes and name in _PIP_PREFIX_FLAGS:
-            parsed.prefixes.append((value if equals else next(rest, "")).rstrip("/"))
-        elif word in ("-r", "--requirement") or name == "--requirement":
-            parsed.requirements.append(value if equals else next(rest, ""))
-        elif name in _PIP_VALUE_FLAGS:
-            _add_pip_option(name, value if equals else next(rest, ""), parsed)
-        elif word.startswith(("-", ".", "/")) or "$" in word:
-            return False  # the whole command is kept
-        else:
-            parsed.packages.append(word)
-    installed.packages += parsed.packages
-    installed.requirements += parsed.requirements
-    installed.prefixes += parsed.prefixes
-    installed.index = parsed.index or installed.index
-    installed.untranslated += parsed.untranslated
-    return True
-
-
-def _add_pip_option(name: str, value: str, parsed: InstalledPackages) -> None:
-    if name in ("-i", "--index-url"):
-        parsed.index = value
-    elif name in ("--extra-index-url", "-f", "--find-links"):
-        long = "--find-links" if name == "-f" else name
-        parsed.packages.append(f"{long} {value}")
-    else:
-        parsed.untranslated.append(f"pip {name} {value}")
-
-
-def _split_words(text: str) -> list[str] | None:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return None

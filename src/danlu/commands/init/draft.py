@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -9,6 +11,11 @@ import msgspec
 from danlu.util.urls import mask_credentials
 
 _MAX_LINE_WIDTH = 88
+
+#: Characters that stand for parameters of the build function in the texts of a draft, as a range of
+#: a regular expression. No text has them: their plane of Unicode is for private use.
+PLACEHOLDERS = "\U0010f000-\U0010f0ff"
+_FIRST_PLACEHOLDER = 0x10F000
 
 
 class DraftCall(msgspec.Struct, frozen=True):
@@ -29,12 +36,6 @@ class DraftName(msgspec.Struct, frozen=True):
     name: str
 
 
-class DraftComment(msgspec.Struct, frozen=True):
-    """Lines in place of a step that has no equivalent."""
-
-    text: str
-
-
 @dataclass
 class BuildFileDraft:
     """The content of a build file.
@@ -43,7 +44,8 @@ class BuildFileDraft:
     any; ``wants_python`` says whether Python is needed at all. ``guessed`` maps distributions to
     the file whose import they were guessed from. ``untranslated`` lines have no equivalent and
     become comments; ``notes`` are shown to the user. ``functions`` are build functions, by name,
-    whose results steps copy from.
+    whose results steps copy from. ``parameters`` are those of the functions, with their defaults;
+    texts contain placeholders for them. ``must_be_complete`` says that ``untranslated`` is a loss.
     """
 
     source: str = ""
@@ -58,11 +60,40 @@ class BuildFileDraft:
     environment: dict[str, str] = field(default_factory=dict)
     extra_path: list[str] = field(default_factory=list)
     calls: list[DraftCall] = field(default_factory=list)
-    steps: list[DraftCall | DraftComment] = field(default_factory=list)
+    steps: list[DraftCall] = field(default_factory=list)
     guessed: dict[str, str] = field(default_factory=dict)
     untranslated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     functions: dict[str, BuildFileDraft] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+    must_be_complete: bool = False
+
+    def add_parameter(self, name: str, default: str) -> str:
+        """Add a parameter, unless there is one of that name; return its placeholder."""
+        self.parameters.setdefault(name, default)
+        return chr(_FIRST_PLACEHOLDER + list(self.parameters).index(name))
+
+    def insert_defaults(self, text: str) -> str:
+        """Return a text with the defaults of parameters."""
+        for number, default in enumerate(self.parameters.values()):
+            text = text.replace(chr(_FIRST_PLACEHOLDER + number), default)
+        return text
+
+    def find_parameters(self, other: BuildFileDraft) -> dict[str, str]:
+        """Return the parameters that another function of this file uses, and their placeholders."""
+        if not self.parameters:
+            return {}
+        text = json.dumps(msgspec.to_builtins(_list_statements(other)), ensure_ascii=False)
+        placeholders = {name: self.add_parameter(name, "") for name in self.parameters}
+        return {name: char for name, char in placeholders.items() if char in text}
+
+    @property
+    def copies_after_running(self) -> bool:
+        """Whether steps of ``build.envd`` would not run in the order of the draft."""
+        return any(
+            "run io.copy" in " ".join(step.function for step in draft.steps)
+            for draft in (self, *self.functions.values())
+        )
 
     @property
     def needs_python(self) -> bool:
@@ -73,8 +104,14 @@ class BuildFileDraft:
 def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
     """Render ``build.envd``, or ``build.py`` with ``python``."""
     drafts = {**draft.functions, "build": draft}
-    statements = [item for other in drafts.values() for item in _list_statements(other)]
-    calls = [call for call in statements if isinstance(call, DraftCall)]
+    parameters = {
+        name: ", ".join(
+            f"{parameter}={_quote_string(draft.parameters[parameter])}"
+            for parameter in draft.find_parameters(other)
+        )
+        for name, other in drafts.items()
+    }
+    calls = [call for other in drafts.values() for call in _list_statements(other)]
     source = " ".join(draft.source.split())
     lines = [f"# The environment of this project, from {source}.", ""]
     if python:
@@ -85,23 +122,22 @@ def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
         lines += [f"from danlu import {', '.join(names)}", "", ""]
     space = ["", ""] if python else [""]
     for number, (name, function) in enumerate(drafts.items()):
-        lines += [*(space if number else ()), *_render_function(name, function)]
-    return "\n".join(lines) + "\n"
+        lines += [*(space if number else ()), f"def {name}({parameters[name]}):"]
+        lines += _render_body(function)
+    text = "\n".join(lines) + "\n"
+    for parameter, placeholder in draft.find_parameters(draft).items():
+        text = text.replace(placeholder, parameter)
+    return text
 
 
-def _list_statements(draft: BuildFileDraft) -> list[DraftCall | DraftComment]:
+def _list_statements(draft: BuildFileDraft) -> list[DraftCall]:
     return [*_list_calls(draft), *draft.steps]
 
 
-def _render_function(name: str, draft: BuildFileDraft) -> list[str]:
-    lines = [f"def {name}():"]
+def _render_body(draft: BuildFileDraft) -> list[str]:
+    lines = []
     for statement in _list_statements(draft):
-        formatted = (
-            _format_comment(statement.text)
-            if isinstance(statement, DraftComment)
-            else _format_call(statement)
-        )
-        lines += [f"    {line}".rstrip() for line in formatted]
+        lines += [f"    {line}".rstrip() for line in _format_call(statement)]
     if draft.untranslated:
         lines += ["", "    # Skipped (no equivalent):"]
         lines += [
@@ -159,6 +195,9 @@ def _format_call(call: DraftCall) -> list[str]:
 
 
 def _format_argument(start: str, value: object) -> list[str]:
+    flat = f"    {start}{_format_value(value)},"
+    if len(flat) <= _MAX_LINE_WIDTH and "\n" not in flat:
+        return [flat]
     if isinstance(value, list):
         return [
             f"    {start}[",
@@ -171,7 +210,7 @@ def _format_argument(start: str, value: object) -> list[str]:
             for name, element in value.items()
         )
         return [f"    {start}{{", *rows, "    },"]
-    return [f"    {start}{_format_value(value)},"]
+    return [flat]
 
 
 def _format_value(value: object) -> str:
@@ -191,7 +230,12 @@ def _format_value(value: object) -> str:
 
 
 def _quote_string(text: str) -> str:
-    """Return a string literal that is valid in both Starlark and Python."""
+    """Return an expression that is valid in both Starlark and Python."""
+    if re.search(f"[{PLACEHOLDERS}]", text):
+        parts = filter(None, re.split(f"([{PLACEHOLDERS}])", text))
+        return " + ".join(
+            part if re.match(f"[{PLACEHOLDERS}]", part) else _quote_string(part) for part in parts
+        )
     out = []
     for character in text:
         if character in '\\"':

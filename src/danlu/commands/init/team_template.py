@@ -168,6 +168,13 @@ def _read_directory(path: Path, text: str) -> TeamTemplate:
         if not stat.S_ISREG(status.st_mode):
             mode = ""
         files[name] = CommitFile(name, mode, "", status.st_size)
+    inside = _list_template_directories(files)
+    if inside and not any(name in files for name in BUILD_FILES):
+        listed = escape_unprintable(", ".join(inside[:_MAX_LISTED_NAMES]))
+        raise UsageError(
+            f"{escape_unprintable(text)} is not a template: {BUILD_FILES[0]} not found",
+            hint=f"templates there: {listed}; add one to the path",
+        )
     _check_files(files, text)
     with ProjectTree(root) as tree:
         found = [
@@ -213,7 +220,7 @@ def _select_files(files: Sequence[CommitFile], path: str, source: str) -> dict[s
         if file.path.startswith(prefix):
             selected[file.path.removeprefix(prefix)] = file
     if not any(name in selected for name in BUILD_FILES):
-        directories = _list_template_directories(files)
+        directories = _list_template_directories(file.path for file in files)
         known = find_nearest_name(path, directories) if path else ""
         listed = escape_unprintable(known or ", ".join(directories[:_MAX_LISTED_NAMES]))
         raise UsageError(
@@ -226,8 +233,8 @@ def _select_files(files: Sequence[CommitFile], path: str, source: str) -> dict[s
     return selected
 
 
-def _list_template_directories(files: Iterable[CommitFile]) -> list[str]:
-    places = (file.path.rpartition("/") for file in files)
+def _list_template_directories(paths: Iterable[str]) -> list[str]:
+    places = (path.rpartition("/") for path in paths)
     return sorted({parent for parent, _, name in places if name in BUILD_FILES and parent})
 
 

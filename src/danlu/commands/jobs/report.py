@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -15,6 +16,7 @@ from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.errors import JobFailed
 from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand, killed_sentence
 from danlu.training.types import ConditionType, FirstFailure, ReplicaId
+from danlu.util.danlu_program import CALLER_CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
 
@@ -127,6 +129,8 @@ async def _last_lines(
     kept: deque[LogLine] = deque(maxlen=count)
     async for line in jobs.logs(name, replicas=[first.replica], tail=_MAX_LINES_SEARCHED):
         if line.attempt <= first.attempt:
+            if kept and line.overwrites(kept[-1]):
+                kept.pop()
             kept.append(line)
     return tuple(map(decode_log_line, kept))
 
@@ -145,6 +149,40 @@ def decode_line(data: bytes) -> str:
         if _ERASES.search(part):
             break
     return shown
+
+
+class ProgressBarFilter:
+    """Selects which states of progress bars to show where a line cannot be overwritten.
+
+    A bar is shown every second, and less often the longer it runs.
+    """
+
+    def __init__(self) -> None:
+        self._bars: dict[ReplicaId, tuple[datetime, datetime]] = {}
+        self._held: dict[ReplicaId, LogLine] = {}
+
+    def feed(self, line: LogLine) -> list[LogLine]:
+        """Return the lines to show now."""
+        if line.is_transient and not strip_control_sequences(decode_line(line.data)):
+            return []  # it only clears the line
+        held = self._held.pop(line.replica, None)
+        shown = [held] if held is not None and not line.overwrites(held) else []
+        if not line.is_transient:
+            ends_bar = self._bars.pop(line.replica, None) is not None and not line.data
+            return shown if ends_bar else [*shown, line]
+        began, last = self._bars.get(line.replica, (line.time, None))
+        age = (line.time - began).total_seconds()
+        if last is None or (line.time - last).total_seconds() >= max(1.0, age / 10):
+            self._bars[line.replica] = began, line.time
+            return [*shown, line]
+        self._held[line.replica] = line
+        return shown
+
+    def flush(self) -> list[LogLine]:
+        """Return the last states, which nothing has overwritten."""
+        held = list(self._held.values())
+        self._held.clear()
+        return held
 
 
 def decode_log_line(line: LogLine) -> str:
@@ -206,8 +244,13 @@ def job_error(summary: JobSummary) -> JobFailed:
 
 
 def format_on_option(where: str) -> str:
-    """Return the ``--on`` option for commands about a job of that target."""
-    return "" if where in ("", "local") else f" --on {where}"
+    """Return the ``--on`` option for commands about a job of that target.
+
+    A job of this machine may have been started from another one, where the user is.
+    """
+    is_local = where in ("", LOCAL_CONTEXT)
+    name = os.environ.get(CALLER_CONTEXT_VARIABLE, "") if is_local else where
+    return f" --on {name}" if name else ""
 
 
 def format_shell_line(command: ReplicaCommand, *, project: str = "") -> str:

@@ -106,6 +106,12 @@ class SshAddress(msgspec.Struct, frozen=True):
     user: str = ""
     port: str = ""
 
+    @property
+    def command(self) -> str:
+        """The beginning of a command line of ssh."""
+        port = f" -p {self.port}" if self.port else ""
+        return f"ssh{port} {self.user}{'@' if self.user else ''}{self.host}"
+
 
 class ContextFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``contexts.json``."""

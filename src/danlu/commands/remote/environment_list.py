@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from danlu.commands.environments.manage import (
     list_environment_views,
 )
 from danlu.commands.remote.contexts import Context
-from danlu.commands.remote.program_transfer import MISSING_PROGRAM, program_script
+from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
 from danlu.commands.remote.remote_host import RemoteHost
 from danlu.engine.environment_directory import check_environment_name
 from danlu.errors import DanluError, OutsideError
@@ -85,18 +86,20 @@ def parse_environments(rows: Sequence[Mapping[str, Any]]) -> Sequence[ListedEnvi
     return convert_value(rows, tuple[ListedEnvironment, ...])
 
 
-def list_remote_environments(context: str, host: RemoteHost) -> Sequence[dict[str, Any]]:
+def list_remote_environments(
+    context: str, host: RemoteHost, cache: Path
+) -> Sequence[dict[str, Any]]:
     """Return the environments of a context's machine, as JSON.
 
-    Raises :class:`OutsideError` if it cannot be reached, or answers with something else.
+    If danlu is missing there, it is copied; ``cache`` is :attr:`Paths.cache`. Raises
+    :class:`OutsideError` if the machine cannot be reached, or answers with something else.
     """
     program = program_script("danlu.cli", "ps", "--format", "json")
-    done = host.run(f"export {CONTEXT_VARIABLE}={LOCAL_CONTEXT}; {program}")
+    script = f"export {CONTEXT_VARIABLE}={LOCAL_CONTEXT}; {program}"
+    done = host.run(script)
     if done.returncode == MISSING_PROGRAM:
-        raise OutsideError(
-            f"{host.name} does not have this version of danlu yet",
-            hint=f"`danlu ps --on {context}` copies it there",
-        )
+        copy_program(host, cache)
+        done = host.run(script)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = escape_unprintable(lines[-1]) if lines else f"exit code {done.returncode}"

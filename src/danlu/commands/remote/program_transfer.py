@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -25,16 +23,15 @@ from danlu.commands.remote.program_packages import (
     list_installed_files,
     runs_installed_packages,
 )
-from danlu.commands.remote.remote_host import SSH_FAILED, RemoteHost, raise_interrupt
+from danlu.commands.remote.remote_host import RemoteHost
 from danlu.errors import MachineError, OutsideError
 from danlu.util.decoding import decode_json
-from danlu.util.process_activity import finish_program, kill_program, limit_transfer
-from danlu.util.sanitize import escape_unprintable
 
 #: Below the home directory of the other machine.
 _PROGRAMS = ".local/share/danlu/programs"
 #: The exit code of :func:`program_script` if danlu has to be copied first.
 MISSING_PROGRAM = 97
+_MAX_OUTPUT = 1 << 20
 _PROBE = (
     "import json, platform, sys; print(json.dumps("
     "[sys.platform, platform.python_version(), platform.machine(), *platform.libc_ver()]))"
@@ -77,29 +74,18 @@ def copy_program(host: RemoteHost, cache: Path) -> None:
 
 
 def _send_files(host: RemoteHost, files: Iterable[tuple[Path, str]]) -> None:
-    place = f"{_PROGRAMS}/{_identify_program()}"
-    script = _COPY_SCRIPT.format(programs=_PROGRAMS, place=place)
-    process = subprocess.Popen(host.command(script), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        with (
-            limit_transfer(process) as (_, sink),
-            gzip.GzipFile(fileobj=sink, mode="wb", compresslevel=1) as compressed,
-            tarfile.open(fileobj=compressed, mode="w|") as archive,
-        ):
-            for source, name in files:
-                archive.add(source, f"packages/{name}", recursive=False, filter=_make_readable)
+    script = _COPY_SCRIPT.format(programs=_PROGRAMS, place=f"{_PROGRAMS}/{_identify_program()}")
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
+        with tarfile.open(fileobj=source, mode="w:gz", compresslevel=1) as archive:
+            for file, name in files:
+                archive.add(file, f"packages/{name}", recursive=False, filter=_make_readable)
             _add_launcher(archive)
-    except BrokenPipeError as error:
-        raise_interrupt(error)  # otherwise the other machine has printed the reason
-    except BaseException:
-        kill_program(process)
-        raise
-    _, stderr = finish_program(process)
-    if process.returncode == SSH_FAILED:
-        raise host.unreachable_error(stderr)
-    if process.returncode:
-        reason = escape_unprintable(stderr.decode(errors="replace").strip())
-        raise OutsideError(f"cannot copy danlu to {host.name}: {reason or 'tar failed'}")
+        source.seek(0)
+        try:
+            host.pipe_script(script, source=source, target=target, limit=_MAX_OUTPUT)
+        except OutsideError as error:
+            error.message = f"cannot copy danlu: {error.message}"
+            raise
 
 
 def _probe_machine(host: RemoteHost) -> MachineProbe:

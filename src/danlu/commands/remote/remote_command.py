@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from danlu.commands.remote.connection import connect_host
 from danlu.commands.remote.contexts import Context
 from danlu.commands.remote.environment_link import EnvironmentLink
 from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
-from danlu.commands.remote.project_sync import open_project_link
-from danlu.commands.remote.remote_host import SSH_FAILED
+from danlu.commands.remote.project_sync import is_project_directory, open_remote_project
+from danlu.commands.remote.remote_host import RUNNING_DIRECTORY, SSH_FAILED
 from danlu.commands.settings import Settings
-from danlu.engine.project_files import LOCK_FILE
+from danlu.engine.container_scripts import render_exports
 from danlu.errors import OutsideError
-from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.project_sync.local_files import LOCK_FILE
+from danlu.util.danlu_program import (
+    CALLER_CONTEXT_VARIABLE,
+    CONTEXT_VARIABLE,
+    LOCAL_CONTEXT,
+    PASSED_PREFIX,
+)
 
 _MODULE = "danlu.cli"
 #: Commands for which the project is copied first.
@@ -44,7 +51,7 @@ _LOCKING_COMMANDS = frozenset(("build", "lock", "run", "train", "up"))
 class RemoteCommand:
     """A command of a context on another machine.
 
-    ``notify`` is called with sentences for the user.
+    ``variables`` are passed to the other machine. ``notify`` is called with sentences for the user.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class RemoteCommand:
         name: str,
         context: tuple[str, Context],
         arguments: Sequence[str],
+        variables: Mapping[str, str],
         project: Path,
         settings: Settings,
         notify: Callable[[str], None],
@@ -60,9 +68,16 @@ class RemoteCommand:
         self._notify = notify
         self._host = connect_host(context[1], settings.paths, notify)
         self._arguments = tuple(arguments)
+        self._variables = variables
         self._project = project
         self._cache = settings.paths.cache
-        self._link = open_project_link(self._host, project, settings.paths)
+        self._context = context[0]
+        # Other commands may also be given outside a project.
+        self._copy = (
+            open_remote_project(self._host, project, settings.paths)
+            if name in _PROJECT_COMMANDS or is_project_directory(project)
+            else None
+        )
         self._environments = EnvironmentLink(context[0], self._host, settings)
 
     def prepare(self) -> None:
@@ -70,13 +85,9 @@ class RemoteCommand:
 
         Raises :class:`~danlu.errors.DanluError` if the machine cannot be reached.
         """
-        if self._link is not None and self._name in _PROJECT_COMMANDS:
-            sent = self._link.send_project()
-            for path in sent.conflicts:
-                self._notify(
-                    f"{path} was changed on {self._host.name}, too; "
-                    f"its version is {path}.remote there"
-                )
+        if self._copy is not None and self._name in _PROJECT_COMMANDS:
+            for note in self._copy.send_changes().list_notes(self._host.name):
+                self._notify(note)
 
     def run(self, *, terminal: bool) -> int:
         """Run the command with our streams, in a terminal if asked; return its exit code."""
@@ -97,16 +108,16 @@ class RemoteCommand:
         if self._name in _ENVIRONMENT_COMMANDS:
             for note in self._environments.update():
                 self._notify(note)
-        if self._link is None:
-            return
+        files = [LOCK_FILE]
         if self._name in ("add", "remove"):
-            edited = [path for path in self._project.iterdir() if path.suffix in _EDITED_FILES]
-            self._link.fetch_changes(only=(LOCK_FILE, *(path.name for path in edited)))
+            files += [path.name for path in self._project.iterdir() if path.suffix in _EDITED_FILES]
+        elif self._name != "lock" and not (
+            self._name in _LOCKING_COMMANDS and self._is_lock_outdated()
+        ):
             return
-        if self._name not in _LOCKING_COMMANDS:
-            return
-        if self._name == "lock" or self._is_lock_outdated():
-            self._link.fetch_changes(only=(LOCK_FILE,))
+        if self._copy is not None:
+            for note in self._copy.fetch_changes(only=files).list_notes(self._host.name):
+                self._notify(note)
 
     def _is_lock_outdated(self) -> bool:
         """Return whether the lock file here is older than a build file, or missing."""
@@ -118,33 +129,55 @@ class RemoteCommand:
         return any(file.stat().st_mtime_ns > locked for file in files)
 
     def _run_there(self, arguments: Sequence[str], *, terminal: bool) -> int:
-        script = self._render_script(arguments)
         run = self._host.run_in_terminal if terminal else self._host.run_interruptibly
-        code = run(script)
+        code = run(self._prepare_script(arguments))
         if code == MISSING_PROGRAM:
             copy_program(self._host, self._cache)
             if "--stdio" in arguments:  # ssh has read the client's first message
                 raise OutsideError(f"danlu on {self._host.name} was updated; connect again")
-            code = run(script)
+            code = run(self._prepare_script(arguments))
         if code == SSH_FAILED:
             raise OutsideError(
                 f"the connection to {self._host.name} failed or was lost",
-                hint="environments and detached jobs there keep running",
+                hint="what ran in the foreground ends; environments and detached jobs keep running",
             )
         return 128 - code if code < 0 else code
 
-    def _render_script(self, arguments: Sequence[str]) -> str:
-        directory = shlex.quote(str(self._project)) if self._link is None else self._link.directory
-        variables = {CONTEXT_VARIABLE: LOCAL_CONTEXT, "TERM": os.environ.get("TERM", "")}
-        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        words = [shlex.quote(word) for word in arguments]
-        program = program_script(_MODULE, *words)
-        return f"mkdir -p {directory} && cd {directory} || exit 3; export {exports}; {program}"
+    def _prepare_script(self, arguments: Sequence[str]) -> str:
+        """Return the script that runs the command; send the variables that it reads."""
+        if self._copy is not None:
+            directory = self._copy.directory
+        elif self._host.shares(self._project):
+            directory = shlex.quote(str(self._project))
+        else:
+            directory = '"$HOME"'
+        # Commands that need no project run without a copy, too.
+        enter = f"cd {directory} 2>/dev/null || cd || exit 3"
+        if self._name in _PROJECT_COMMANDS:
+            enter = f"cd {directory} || exit 3"
+        if self._variables:
+            # Not in command lines, which everybody can read: values may be secret.
+            passed = {PASSED_PREFIX + name: value for name, value in self._variables.items()}
+            place = f'"$HOME/{RUNNING_DIRECTORY}"'
+            file = f"{place}/{secrets.token_hex(8)}.env"
+            write = f"umask 077; mkdir -p {place} && cat >{file}"
+            self._host.run(write, input=os.fsencode(render_exports(passed)))
+            enter += f"; . {file}; rm -f {file}"
+        variables = {
+            CONTEXT_VARIABLE: LOCAL_CONTEXT,
+            CALLER_CONTEXT_VARIABLE: self._context,
+            "TERM": os.environ.get("TERM", ""),
+        }
+        program = program_script(_MODULE, *map(shlex.quote, arguments))
+        return f"{enter}\n{render_exports(variables)}{program}"
 
 
 def runs_remotely(command: str) -> bool:
-    """Return whether a command runs on the context's machine; the others use files of this one."""
-    return command == "doctor" or needs_linux(command)
+    """Return whether a command runs on the context's machine.
+
+    The others use files of this one, or ask that machine (``ps``).
+    """
+    return command == "doctor" or (needs_linux(command) and command != "ps")
 
 
 def needs_linux(command: str) -> bool:

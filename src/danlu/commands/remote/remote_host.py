@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
 from danlu.errors import DanluError, MachineError, OutsideError
-from danlu.util.process_activity import run_program
+from danlu.util.process_activity import finish_program, run_program
 from danlu.util.sanitize import escape_unprintable
 
 #: ssh's exit code for its own failures.
@@ -30,11 +33,24 @@ _OPTIONS = (
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
 )
 
+#: What ssh says of connections that it had.
+_LOST_CONNECTION = re.compile("Broken pipe|closed by remote host|not responding|client_loop")
+
 # Without the shared connection, this fails instead of opening one.
 _SHARED_ONLY = ("-o", "ProxyCommand=false", "-o", "BatchMode=yes")
 #: Directory of the process groups of running scripts, in the home directory there.
-_GROUPS = ".cache/danlu/running"
+RUNNING_DIRECTORY = ".local/share/danlu/running"
+#: Waits until nobody reads our output and errors (descriptor 3) any more.
+_WATCH_CONNECTION = """
+import os, select, signal
+for descriptor in (1, 3):
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are always reported
+    poll.poll()
+os.killpg(0, signal.SIGHUP)
+"""
 _INTERRUPT_TIMEOUT = 10
+_MAX_ERRORS = 1 << 20
 
 
 class RemoteHost:
@@ -58,7 +74,7 @@ class RemoteHost:
         self._address = address or parse_ssh_url(url)
         self._options = tuple(options)
         self._mounts = tuple(mounts)
-        self._check = check or f"ssh {self._address.host} true"
+        self._check = check or f"{self._address.command} true"
         self._program = shutil.which("ssh")
 
     @property
@@ -95,6 +111,35 @@ class RemoteHost:
             raise self.unreachable_error(done.stderr)
         return done
 
+    def pipe_script(
+        self, script: str, *args: str, source: BinaryIO, target: BinaryIO, limit: int
+    ) -> None:
+        """See :class:`~danlu.project_sync.types.ScriptRunner`; both must be files of the disk."""
+        words = shlex.join(("set", "--", *args))
+        command = self.command(f"cd || exit 1\n{words}\n{script}")
+        with tempfile.TemporaryFile() as errors:
+
+            def read_progress() -> tuple[int, int]:
+                # Which process reads and writes them, ssh decides.
+                if os.fstat(errors.fileno()).st_size > _MAX_ERRORS:
+                    raise OutsideError(f"{self.name} prints too many errors")
+                printed = os.fstat(target.fileno()).st_size
+                if printed > limit:
+                    raise OutsideError(f"{self.name} sends more than was asked for")
+                return printed, os.lseek(source.fileno(), 0, os.SEEK_CUR)
+
+            process = subprocess.Popen(command, stdin=source, stdout=target, stderr=errors)
+            finish_program(process, read_progress=read_progress)
+            read_progress()
+            errors.seek(0)
+            printed = errors.read()
+        if process.returncode == SSH_FAILED:
+            raise self.unreachable_error(printed)
+        if process.returncode:
+            lines = printed.decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else f"exit code {process.returncode}"
+            raise OutsideError(f"a script failed on {self.name}: {escape_unprintable(reason)}")
+
     def run_in_terminal(self, script: str) -> int:
         """Run a shell script there in our terminal, and return its exit code."""
         return subprocess.run(self.command(script, options=("-tt",)), check=False).returncode
@@ -103,14 +148,16 @@ class RemoteHost:
         """Run a shell script there with our streams, and return its exit code.
 
         Ctrl-C, SIGTERM and SIGHUP reach the programs that it has started: without a terminal they
-        only end ssh's client, while the shared connection keeps the programs and our streams.
+        only end ssh's client, while the shared connection keeps the programs and our streams. If
+        the connection is lost, they get SIGHUP, as they do if they have a terminal.
         """
-        directory = f'"$HOME/{_GROUPS}"'
+        directory = f'"$HOME/{RUNNING_DIRECTORY}"'
         group = f"{directory}/{secrets.token_hex(8)}"
         # Field 5 of proc(5)'s stat is the process group.
         record = f"mkdir -p {directory} && cut -d' ' -f5 /proc/$$/stat >{group}"
-        clean_up = f"trap 'rm -f {group}' EXIT; trap : INT TERM HUP"
-        command = self.command(f"{clean_up}; {record}; ({script})", options=("-T",))
+        watch = f"python3 -c {shlex.quote(_WATCH_CONNECTION)} 3>&2 2>/dev/null & watcher=$!"
+        clean_up = f"trap 'rm -f {group}; kill $watcher 2>/dev/null' EXIT; trap : INT TERM HUP"
+        command = self.command(f"{watch}; {clean_up}; {record}; ({script})", options=("-T",))
         with _raise_on_signals() as arrived:
             try:
                 return subprocess.run(command, check=False).returncode
@@ -129,12 +176,16 @@ class RemoteHost:
                 raise
 
     def unreachable_error(self, stderr: bytes) -> DanluError:
-        """Return the error for a connection that failed, from what ssh printed."""
+        """Return the error for a connection that failed or was lost, from what ssh printed."""
         lines = stderr.decode(errors="replace").strip().splitlines()
-        reason = escape_unprintable(lines[-1].strip()) if lines else "ssh printed no error"
+        reason = escape_unprintable(lines[-1].strip()) if lines else ""
+        if not lines or _LOST_CONNECTION.search(reason):
+            return OutsideError(
+                f"the connection to {self.name} was lost" + (f": {reason}" if reason else ""),
+                hint="repeat the command",
+            )
         return OutsideError(
-            f"cannot connect to {self.name}: {reason}",
-            hint=f"`{self._check}` must work first",
+            f"cannot connect to {self.name}: {reason}", hint=f"`{self._check}` must work first"
         )
 
 
@@ -170,18 +221,6 @@ def _raise_on_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
         if arrived and handlers[signal.Signals(arrived[0])] is signal.SIG_DFL:
             os.kill(os.getpid(), arrived[0])
-
-
-def raise_interrupt(error: BaseException) -> None:
-    """Raise :class:`KeyboardInterrupt` if ``error`` happened while one was handled.
-
-    Ctrl-C also ends ssh, so closing an archive on the way out fails with a broken pipe.
-    """
-    cause = error.__context__
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
-        cause = cause.__context__
 
 
 def control_directory() -> Path:

@@ -30,6 +30,11 @@ class SweepObjective(msgspec.Struct, frozen=True):
     pattern: str = ""
     asked: bool = True
 
+    @property
+    def title(self) -> str:
+        """What the value is called: a pattern without a metric does not say."""
+        return "value" if self.pattern and self.metric == "loss" else self.metric
+
 
 class SweepTrial(msgspec.Struct, frozen=True):
     """One point of a sweep and its job. Numbers start from 1.

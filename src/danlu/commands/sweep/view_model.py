@@ -42,7 +42,7 @@ def format_point(trial: SweepTrial) -> str:
 def format_outcome(trial: SweepTrial, report: SweepReport) -> str:
     """Return ``running``, ``succeeded in 12 s  loss 0.31`` or ``failed in 1 s: why``."""
     after = "" if trial.seconds is None else f" in {format_duration(trial.seconds)}"
-    value = "" if trial.value is None else f"  {report.measure.metric} {_format_value(trial.value)}"
+    value = "" if trial.value is None else f"  {report.measure.title} {_format_value(trial.value)}"
     return f"{trial.state.lower()}{after}{value}" + (f": {trial.reason}" if trial.reason else "")
 
 

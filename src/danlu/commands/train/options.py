@@ -223,7 +223,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "env",
         "FILE[:FUNC]",
-        "Environment to run in [default: the build file next to the script]; K=V is as -e.",
+        "Environment to run in [default: the build file next to the script].",
     ),
     JobOption(
         "env",

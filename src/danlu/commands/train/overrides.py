@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from danlu.commands.jobs.report import WORKSPACE
 from danlu.commands.train.job_from_options import build_volumes
 from danlu.commands.train.options import TrainOptions
 from danlu.errors import UsageError
@@ -42,6 +43,8 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
     if options.claims:
         directories = _claim_directories(options, job)
         job = change_templates(job, lambda template: _replace_claims(template, directories))
+    if options.env:
+        job = change_templates(job, lambda template: _run_in_project(template, framework))
     if options.environment:
         job = change_templates(
             job, lambda template: _set_variables(template, framework, options.environment)
@@ -52,6 +55,14 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
             job, lambda template: _mount_volumes(template, framework, volumes, mounts)
         )
     return job
+
+
+def _run_in_project(template: PodTemplate, framework: Framework) -> PodTemplate:
+    """Run the main container in the project by default, as a script in the same environment."""
+    main = find_main_container(template, framework.container)
+    return replace_container(
+        template, {**main, "workingDir": main.get("workingDir") or WORKSPACE}, main
+    )
 
 
 def _set_variables(

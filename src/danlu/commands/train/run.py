@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -12,7 +12,12 @@ import msgspec
 from anyio.from_thread import start_blocking_portal
 
 from danlu.commands.jobs.backends import follow_job, result_limit_note, select_backend
-from danlu.commands.jobs.report import JobSummary, decode_log_line, summarize_job
+from danlu.commands.jobs.report import (
+    JobSummary,
+    ProgressBarFilter,
+    decode_log_line,
+    summarize_job,
+)
 from danlu.commands.settings import Settings
 from danlu.commands.train.options import TrainOptions
 from danlu.commands.train.plan import plan_job
@@ -142,7 +147,9 @@ async def _attach_and_follow(
 async def _wait_for_end(
     backend: JobBackend, name: str, log: Callable[[str], object] | None
 ) -> tuple[JobSummary, JobResult]:
-    view = await follow_job(backend, name, _LogForwarder(log))
+    forwarder = _LogForwarder(log)
+    view = await follow_job(backend, name, forwarder)
+    forwarder.finish()
     return await summarize_job(backend, view), await backend.result(name)
 
 
@@ -151,11 +158,20 @@ class _LogForwarder:
 
     def __init__(self, log: Callable[[str], object] | None) -> None:
         self._log = log
+        self._bars = ProgressBarFilter()
 
     def view(self, view: JobView) -> None:
         """Ignore changes of the job."""
 
     def line(self, line: LogLine) -> None:
         """Pass a line on, with its replica."""
-        if self._log is not None:
-            self._log(f"{line.replica} │ {decode_log_line(line)}")
+        self._pass_on(self._bars.feed(line))
+
+    def finish(self) -> None:
+        """Pass on the last states of progress bars."""
+        self._pass_on(self._bars.flush())
+
+    def _pass_on(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            if self._log is not None:
+                self._log(f"{line.replica} │ {decode_log_line(line)}")

@@ -20,6 +20,8 @@ from danlu.util.json_codec import decode, encode
 
 LABEL = "dev.danlu.environment"
 SPEC_LABEL = "dev.danlu.spec"
+#: The images with the files of containers that were created again.
+CHANGES_REPOSITORY = "danlu.local/changes"
 _SETTINGS_FILE = "docker.json"
 
 
@@ -47,6 +49,7 @@ class DockerSettings(msgspec.Struct, frozen=True):
         options: More options of ``create``.
         network: Digest of what this machine gave for network access (:func:`detect_network`).
         trusted: Whether the image was built here.
+        earlier_targets: Where earlier settings of the environment mounted something.
     """
 
     image: str
@@ -57,6 +60,7 @@ class DockerSettings(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ()
     network: str = ""
     trusted: bool = False
+    earlier_targets: tuple[str, ...] = ()
 
 
 def detect_network(
@@ -90,7 +94,7 @@ def container_name(environment: EnvironmentDirectory) -> str:
 
 def changes_image(container: str) -> str:
     """Return the name of the image with the files of a container that was created again."""
-    return f"danlu.local/changes:{container}"
+    return f"{CHANGES_REPOSITORY}:{container}"
 
 
 def render_create(

@@ -11,8 +11,12 @@ import anyio
 
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.kubernetes.pod import EnvironmentPod, open_pod
-from danlu.engine.kubernetes.program import KubernetesProgram, start_program
-from danlu.engine.kubernetes.project_copy import PodProjectCopy
+from danlu.engine.kubernetes.program import (
+    KubernetesProgram,
+    PodShell,
+    run_in_thread,
+    start_program,
+)
 from danlu.engine.kubernetes.scripts import RENEW_SCRIPT
 from danlu.engine.kubernetes.server_copy import copy_servers
 from danlu.engine.kubernetes.settings import CONTAINER, PodSettings, read_settings
@@ -21,14 +25,15 @@ from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, P
 from danlu.errors import DanluError, OutsideError, TemporaryError, UsageError
 from danlu.kube.errors import ConnectionLost
 from danlu.kube.pod_streams import PodConnection, PodExec, open_pod_exec, open_pod_port
-from danlu.util.sanitize import escape_unprintable
+from danlu.project_sync.project_copy import ProjectCopy
+from danlu.project_sync.types import STAGE_NAME, CopyPlace
+from danlu.sandbox.types import PROJECT_DIRECTORY
 
 _RENEW_SECONDS = 5.0
 _RETRY_SECONDS = 2.0
 _STOP_GRACE = 2
 _RECORDS_FILE = "project-files.json"
 _ENDED_CODE = 137
-_MAX_LISTED = 5
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +95,7 @@ class KubernetesContainer:
         self._programs: list[KubernetesProgram] = []
         self._lost_programs: list[KubernetesProgram] = []
         self._warnings = list(settings.warnings)
-        self._project: PodProjectCopy | None = None
+        self._project: ProjectCopy | None = None
         self._keeper: PodExec | None = None
         self._is_stopping = False
         self._exit: ContainerExit | None = None
@@ -162,13 +167,10 @@ class KubernetesContainer:
         if program.is_lost:
             self._lost_programs.append(program)
 
-    async def _send_project(self, project: PodProjectCopy) -> None:
-        conflicts = await project.send_changes()
-        if conflicts:
-            self._add_warning(
-                "changed here and in the pod, whose version was renamed to *.remote: "
-                + _list_paths(conflicts)
-            )
+    async def _send_project(self, project: ProjectCopy) -> None:
+        report = await run_in_thread(project.send_changes)
+        for note in report.list_notes("the pod"):
+            self._add_warning(note)
 
     async def _fetch_project(self) -> None:
         """Copy what programs made in the project; a failure is a warning, not theirs."""
@@ -179,18 +181,10 @@ class KubernetesContainer:
         except (OutsideError, TemporaryError, UsageError) as error:
             self._add_warning(f"files of the project were not copied from the pod: {error.message}")
 
-    async def _fetch_files(self, project: PodProjectCopy) -> None:
-        report = await project.fetch_changes()
-        if report.conflicts:
-            self._add_warning(
-                "changed here and in the pod, whose version was written to *.remote: "
-                + _list_paths(report.conflicts)
-            )
-        if report.skipped:
-            self._add_warning(
-                "not copied from the pod, because links or directories are in the way: "
-                + _list_paths(report.skipped)
-            )
+    async def _fetch_files(self, project: ProjectCopy) -> None:
+        report = await run_in_thread(project.fetch_changes)
+        for note in report.list_notes("the pod"):
+            self._add_warning(note)
 
     def _add_warning(self, text: str) -> None:
         # The supervisor publishes them with its next change of state.
@@ -289,18 +283,12 @@ def open_project_copy(
     spec: EnvironmentSpec,
     settings: PodSettings,
     uid: str,
-) -> PodProjectCopy:
+) -> ProjectCopy:
     """Return the project's copy in a running pod with that uid."""
-    return PodProjectCopy(
-        pod,
+    directory = PROJECT_DIRECTORY
+    return ProjectCopy(
+        PodShell(pod),
         Path(spec.project),
         environment.directory / _RECORDS_FILE,
-        volume=settings.claim or uid,
+        CopyPlace(directory, f"{directory}/{STAGE_NAME}", volume=settings.claim or uid),
     )
-
-
-def _list_paths(paths: Sequence[str]) -> str:
-    """Return a list for the user; the names come from the pod."""
-    shown = ", ".join(escape_unprintable(path) for path in paths[:_MAX_LISTED])
-    left = len(paths) - _MAX_LISTED
-    return f"{shown} and {left} more" if left > 0 else shown

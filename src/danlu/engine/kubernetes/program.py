@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import anyio
+from anyio import from_thread, to_thread
 
-from danlu.engine.container_scripts import FIND_SCRIPT, KILL_SCRIPT, LOGIN_SCRIPT
+from danlu.engine.container_scripts import (
+    FIND_SCRIPT,
+    KILL_SCRIPT,
+    LOGIN_SCRIPT,
+    render_exports,
+)
 from danlu.engine.kubernetes.pod import EnvironmentPod
 from danlu.engine.kubernetes.scripts import EXEC_SCRIPT, MARK_SCRIPT, RUN_DIRECTORY, WRITE_SCRIPT
 from danlu.engine.kubernetes.settings import CONTAINER
@@ -25,9 +32,10 @@ from danlu.kube.pod_streams import Channel, PodExec, open_pod_exec
 from danlu.sandbox.runtime import FAILED_TO_START
 from danlu.util.sanitize import escape_unprintable
 
+T = TypeVar("T")
+
 _KILL_TIMEOUT = 10.0
 _KILLED_CODE = 128 + signal.SIGKILL
-_VARIABLE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 #: Values that are no secret: others must not be in a request's URL, which API servers log.
 _PUBLIC_VARIABLE = re.compile("TERM|COLORTERM|LANG|LANGUAGE|LC_[A-Z]+|NO_COLOR")
 _MAX_ERRORS = 1 << 16
@@ -91,6 +99,30 @@ async def pipe_script(
         raise OutsideError(f"a program in pod {pod.name} failed: {escape_unprintable(reason)}")
 
 
+class PodShell:
+    """Runs the scripts of a project's copy in a pod, from threads of the event loop."""
+
+    def __init__(self, pod: EnvironmentPod) -> None:
+        self._pod = pod
+        self.name = f"pod {pod.name}"
+
+    def pipe_script(
+        self, script: str, *args: str, source: BinaryIO, target: BinaryIO, limit: int
+    ) -> None:
+        """See :class:`~danlu.project_sync.types.ScriptRunner`."""
+        run = partial(pipe_script, source=source, target=target, limit=limit)
+        from_thread.run(partial(run, self._pod, script, *args))
+
+
+async def run_in_thread(function: Callable[[], T]) -> T:
+    """Run a function in a thread, in which :class:`PodShell` works."""
+    try:
+        return await to_thread.run_sync(function)
+    except CancelledError:  # of a program that the thread waited for
+        await anyio.lowlevel.checkpoint()
+        raise
+
+
 async def _send_file(program: PodExec, source: BinaryIO) -> None:
     with suppress(ConnectionLost):
         while data := source.read(_CHUNK_SIZE):
@@ -120,8 +152,8 @@ async def start_program(
     file = ""
     if secret:
         file = f"{RUN_DIRECTORY}/{mark}"
-        await run_script(pod, WRITE_SCRIPT, file, data=_render_exports(secret).encode())
-    script = _render_exports(public) + EXEC_SCRIPT + LOGIN_SCRIPT
+        await run_script(pod, WRITE_SCRIPT, file, data=render_exports(secret).encode())
+    script = render_exports(public) + EXEC_SCRIPT + LOGIN_SCRIPT
     words = ("/bin/sh", "-c", MARK_SCRIPT, "danlu", mark, script, file, request.directory)
     process = await open_pod_exec(
         pod.client.transport,
@@ -132,15 +164,6 @@ async def start_program(
         terminal=request.terminal,
     )
     return KubernetesProgram(pod, process, mark, descriptors, request.terminal, forget, finish)
-
-
-def _render_exports(variables: Mapping[str, str]) -> str:
-    """Return lines of shell that set variables, without those that a shell cannot have."""
-    return "".join(
-        f"export {name}={shlex.quote(value)}\n"
-        for name, value in variables.items()
-        if _VARIABLE_NAME.fullmatch(name)
-    )
 
 
 class KubernetesProgram:

@@ -43,29 +43,3 @@ if [ $# -gt 0 ]; then
 
 #: Writes its input to a file that only its owner may read.
 WRITE_SCRIPT = 'umask 077; cat >"$1"'
-
-#: Prints the files below ``$1`` as size, time, mode in hexadecimal, and name.
-LIST_SCRIPT = r"""cd "$1" || exit 1
-find . -name .git -prune -o -type f -exec stat -c '%s %Y %f %n' {} +"""
-
-#: Unpacks an archive below ``$1``.
-UNPACK_SCRIPT = r"""cd "$1" || exit 1
-tar -xf - || exit 1"""
-
-#: Renames files below ``$1`` by adding the suffix ``$2``; names are lines of the input.
-RENAME_SCRIPT = r"""cd "$1" || exit 1
-while IFS= read -r name; do mv -f -- "$name" "$name$2"; done"""
-
-#: Removes files, links and empty directories below ``$1``; names are lines of the input.
-REMOVE_SCRIPT = r"""cd "$1" || exit 1
-while IFS= read -r name; do rm -f -- "$name" || rmdir -- "$name"; done 2>/dev/null
-true"""
-
-#: Prints an archive of files below ``$1``; names are lines of the input. BusyBox's tar may have no
-#: option to read them. Its code 1 also means that a file changed meanwhile.
-PACK_SCRIPT = r"""cd "$1" || exit 2
-shift
-while IFS= read -r name; do [ ! -f "$name" ] || set -- "$@" "$name"; done
-[ $# -gt 0 ] || exit 0
-tar -cf - "$@"
-[ $? -le 1 ]"""

@@ -33,6 +33,7 @@ from danlu.jobs.local.job_directory import (
 )
 from danlu.jobs.local.log_files import MergedLogReader
 from danlu.jobs.local.pod import requested_gpus
+from danlu.jobs.local.pod_fields import describe_unread_fields
 from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
 from danlu.jobs.local.volumes import resolve_volumes
@@ -82,6 +83,7 @@ class LocalJobs:
             )
         check_gpus(submission)
         check_volumes(submission)
+        check_init_containers(submission)
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
         submission = msgspec.structs.replace(submission, job=job)
         # Shielded: a caller that is interrupted still learns the name of a job that was started.
@@ -420,6 +422,18 @@ def check_volumes(submission: Submission) -> None:
         resolve_volumes(pod_spec(spec.template), submission.objects)
 
 
+def check_init_containers(submission: Submission) -> None:
+    """Raise :class:`UsageError` for an init container that runs next to the others."""
+    for spec in submission.job.replicas.values():
+        for container in pod_spec(spec.template).get("initContainers") or ():
+            if container.get("restartPolicy") == "Always":
+                raise UsageError(
+                    f"init container {container['name']}: restartPolicy Always (a native sidecar)"
+                    " is not supported on this machine",
+                    hint="move it to `containers`",
+                )
+
+
 def _initial_view(submission: Submission) -> JobView:
     """Return the view of a job whose supervisor has not published one yet."""
     job = submission.job
@@ -429,6 +443,7 @@ def _initial_view(submission: Submission) -> JobView:
         framework=find_framework(job.kind).name,
         state="Pending",
         status=job.status,
+        warnings=describe_unread_fields(submission),
         created=utc_now(),
         directory=str(submission.directory),
         labels=submission.labels,

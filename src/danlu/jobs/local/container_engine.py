@@ -26,7 +26,7 @@ from danlu.engine.gpu.provider import provide_gpus
 from danlu.engine.gpu.selection import GpuSelection
 from danlu.engine.loopback_forwarder import LoopbackForwarder, proxy_ports
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
-from danlu.errors import DanluError, MachineError
+from danlu.errors import DanluError, MachineError, UsageError
 from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.jobs.local.job_network import JobNetwork
 from danlu.jobs.local.pod import ContainerSpec
@@ -294,14 +294,24 @@ def _build_process(
     host = {"HOSTNAME": container.host} if container.host else {}
     image_env = dict(config.environment)
     defaults = {name: value for name, value in container.defaults.items() if name not in image_env}
-    return embedded.image_process(
+    user = container.user
+    if user.startswith(":"):
+        user = f"{config.user.partition(':')[0] or 0}{user}"
+    process = embedded.image_process(
         view,
         config,
         command,
         directory=container.directory,
         environment={**defaults, **host, **edits.environment, **container.environment},
+        user=user,
         groups=edits.groups,
     )
+    if container.non_root and process.uid == 0:
+        raise UsageError(
+            f"container {container.name} has runAsNonRoot, and would run as root",
+            hint="set runAsUser",
+        )
+    return process
 
 
 def _build_mounts(container: ContainerSpec) -> list[Mount]:

@@ -1,9 +1,10 @@
 r"""The logs of replicas: their output, as one record per line, in files rotated by size.
 
 A record is ``NUMBER ATTEMPT MICROSECONDS W|P DATA\n``: the line's number across all attempts, the
-attempt, the time it arrived (Unix time), whether it is a whole line or a part of one, and its raw
-bytes. DATA never contains a newline; writing it followed by a newline for each ``W`` reproduces the
-output byte for byte. ``NAME.log`` is the current file, ``NAME.log.1`` the one before, and so on.
+attempt, the time it arrived (Unix time), whether it is a whole line or a part of one (of a long
+line, or a state of a progress bar), and its raw bytes. DATA never contains a newline; writing it
+followed by a newline for each ``W`` reproduces the output byte for byte. ``NAME.log`` is the
+current file, ``NAME.log.1`` the one before, and so on.
 
 Reading is done in batches of limited size. A client that follows a job which writes faster than it
 can read stays responsive, and holds no more than one batch in memory.
@@ -12,6 +13,7 @@ can read stays responsive, and holds no more than one batch in memory.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -183,6 +185,10 @@ class LogWriter:
         self._file, self._size = -1, 0
 
 
+#: Before the carriage returns that begin a state of a progress bar; not before ``\\r\\n``.
+_STATE_BEGINS = re.compile(rb"(?<=[^\r])(?=\r+[^\r])")
+
+
 class LineSplitter:
     """Splits the output of one container into lines for a writer."""
 
@@ -194,6 +200,9 @@ class LineSplitter:
     def feed(self, data: bytes) -> None:
         """Process the next bytes of output."""
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        if b"\r" in data or self._partial_line.startswith(b"\r"):
+            self._feed_states(lines)
+            lines = []
         if any(len(line) > MAX_LINE_BYTES for line in lines):
             for line in lines:
                 self._write_cut(line)
@@ -202,6 +211,27 @@ class LineSplitter:
         while len(self._partial_line) >= MAX_LINE_BYTES:
             self._write_part(self._partial_line[:MAX_LINE_BYTES])
             self._partial_line = self._partial_line[MAX_LINE_BYTES:]
+
+    def _feed_states(self, lines: list[bytes]) -> None:
+        """Write lines with carriage returns: each state of a progress bar is a part.
+
+        The last state is written at once: it may stay on the screen for long, and what follows
+        without a carriage return is another line.
+        """
+        for line in lines:
+            *states, end = _STATE_BEGINS.split(line)
+            self._write_states(states)
+            self._write_cut(end)
+        *states, last = _STATE_BEGINS.split(self._partial_line)
+        shown = last.rstrip(b"\r")  # a newline may follow these
+        if shown.startswith(b"\r"):
+            states, last = [*states, shown], last[len(shown) :]
+        self._write_states(states)
+        self._partial_line = last
+
+    def _write_states(self, states: list[bytes]) -> None:
+        for state in states:
+            self._write_part(state)
 
     def _write_cut(self, line: bytes) -> None:
         while len(line) > MAX_LINE_BYTES:

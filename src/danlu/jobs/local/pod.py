@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ import msgspec
 
 from danlu.engine.types import ResourceLimits, RunningContainer
 from danlu.errors import UsageError
+from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.types import Submission
 from danlu.sandbox.types import Mount
 from danlu.training.pod_template import expand_references, list_containers
@@ -34,6 +35,11 @@ _PYTHONS = ("python", "python3")
 
 ManifestObjects = Mapping[str, Mapping[str, Any]]
 """The other documents of a manifest: ``{"ConfigMap/name": document}``."""
+
+_MACHINE_RESOURCES: Mapping[str, Callable[[], float]] = {
+    "cpu": available_cores,
+    "memory": lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+}
 
 _LABEL_PATH = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
@@ -53,6 +59,9 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             manifest).
         defaults: Variables set only if neither the job nor the image (for a process: the
             supervisor's environment) sets them.
+        user: Name or number and, after a colon, group; empty for the image's. Processes have the
+            supervisor's. ``non_root`` forbids root.
+        post_start, pre_stop, liveness: Handlers (``exec`` or ``sleep``) as in the manifest.
     """
 
     replica: ReplicaId
@@ -71,6 +80,11 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     ports: Mapping[str, int] = {}
     arguments: bool = False
     defaults: Mapping[str, str] = {}
+    user: str = ""
+    non_root: bool = False
+    post_start: Mapping[str, Any] | None = None
+    pre_stop: Mapping[str, Any] | None = None
+    liveness: Mapping[str, Any] | None = None
 
 
 class ReplicaEngine(Protocol):
@@ -138,15 +152,17 @@ def build_pod(pod: Mapping[str, Any], submission: Submission, context: PodContex
     spec = pod["spec"]
     node = os.uname().nodename
     source = EnvSource(pod, submission.objects, address=context.address, node=node)
-    builder = _ContainerBuilder(submission, context, source)
+    builder = _ContainerBuilder(submission, context, source, spec.get("securityContext") or {})
     containers = spec["containers"]
+    # The API server turns a negative one into 1.
+    grace = spec.get("terminationGracePeriodSeconds")
     named = (container for container in containers if container.get("name") == context.main)
     main = next(named, containers[0])
     return PodContainers(
         tuple(builder.build(container) for container in spec.get("initContainers") or ()),
         builder.build(main, context.main_environment, context.main_defaults),
         tuple(builder.build(container) for container in containers if container is not main),
-        spec.get("terminationGracePeriodSeconds"),
+        None if grace is None else grace if grace >= 0 else 1.0,
     )
 
 
@@ -164,11 +180,18 @@ def _container_gpus(container: Mapping[str, Any]) -> int:
 class _ContainerBuilder:
     """Builds the containers of one pod, assigning its GPUs in order."""
 
-    def __init__(self, submission: Submission, context: PodContext, source: EnvSource) -> None:
+    def __init__(
+        self,
+        submission: Submission,
+        context: PodContext,
+        source: EnvSource,
+        security_context: Mapping[str, Any],
+    ) -> None:
         self._submission = submission
         self._context = context
         self._source = source
         self._gpus = list(context.gpus)
+        self._security_context = security_context
 
     def build(
         self,
@@ -194,14 +217,25 @@ class _ContainerBuilder:
             directory=directory,
             image=image.digest if image else "",
             limits=self._resource_limits(container),
-            volumes=self._volume_mounts(container, contained=image is not None),
+            volumes=self._volume_mounts(container, env, contained=image is not None),
             host=context.host,
             address=context.address,
             hosts=context.hosts,
             ports=_container_ports(container),
             arguments=bool(args) and not container.get("command"),
             defaults=defaults or {},
+            **self._security_fields(container),
+            **_find_handlers(container),
         )
+
+    def _security_fields(self, container: Mapping[str, Any]) -> dict[str, Any]:
+        context = {**self._security_context, **(container.get("securityContext") or {})}
+        user, group = context.get("runAsUser"), context.get("runAsGroup")
+        account = "" if user is None else str(user)
+        return {
+            "user": account if group is None else f"{account}:{group}",
+            "non_root": bool(context.get("runAsNonRoot")),
+        }
 
     def _adapt_to_host(
         self, args: tuple[str, ...], env: dict[str, str], directory: str
@@ -227,9 +261,11 @@ class _ContainerBuilder:
             gpus,
         )
 
-    def _volume_mounts(self, container: Mapping[str, Any], *, contained: bool) -> tuple[Mount, ...]:
+    def _volume_mounts(
+        self, container: Mapping[str, Any], env: Mapping[str, str], *, contained: bool
+    ) -> tuple[Mount, ...]:
         mounts = [
-            _volume_mount(mount, self._context.volumes)
+            _volume_mount(mount, self._context.volumes, env)
             for mount in container.get("volumeMounts") or ()
             if mount["name"] in self._context.volumes
         ]
@@ -239,9 +275,27 @@ class _ContainerBuilder:
         return tuple(mounts)
 
 
-def _volume_mount(mount: Mapping[str, Any], volumes: Mapping[str, Path]) -> Mount:
+def _find_handlers(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the handlers of a container that can be run here."""
+    hooks = container.get("lifecycle") or {}
+    liveness = container.get("livenessProbe") or {}
+    # Before a startup probe has succeeded, the liveness probe would stop a slow program.
+    probes = bool(liveness.get("exec")) and not container.get("startupProbe")
+    return {
+        "post_start": hooks.get("postStart"),
+        "pre_stop": hooks.get("preStop"),
+        "liveness": liveness if probes else None,
+    }
+
+
+def _volume_mount(
+    mount: Mapping[str, Any], volumes: Mapping[str, Path], env: Mapping[str, str]
+) -> Mount:
     source = volumes[mount["name"]]
-    if path := mount.get("subPath"):
+    path = mount.get("subPath") or expand_references(mount.get("subPathExpr") or "", env.get)
+    if path:
+        if ".." in path.split("/") or path.startswith("/") or "$(" in path:
+            raise UsageError(f"volume {mount['name']}: invalid path {path!r} in the volume")
         source = source / path
     return Mount(mount["mountPath"], source, readonly=bool(mount.get("readOnly")))
 
@@ -267,6 +321,7 @@ class EnvSource:
     ) -> None:
         self.objects = objects
         self._metadata = pod.get("metadata") or {}
+        self._containers = list_containers(pod)
         self._fields = {
             "metadata.name": self._metadata.get("name", ""),
             "metadata.namespace": self._metadata.get("namespace", ""),
@@ -278,6 +333,17 @@ class EnvSource:
             "status.hostIP": "127.0.0.1",
             "status.hostIPs": "127.0.0.1",
         }
+
+    def find_container(
+        self, reference: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the container that a ``resourceFieldRef`` names; without a name, its own."""
+        name = reference.get("containerName")
+        named = (container for container in self._containers if container.get("name") == name)
+        found = next(named, None) if name else own
+        if found is None:
+            raise UsageError(f"resourceFieldRef: container {name!r} not found")
+        return found
 
     def field(self, path: str) -> str:
         """Return a field of the pod (``fieldRef``); raises :class:`UsageError` if unknown."""
@@ -312,7 +378,7 @@ def _env_from_object(entry: Mapping[str, Any], source: EnvSource) -> dict[str, s
     prefix = entry.get("prefix", "")
     for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
         if reference := entry.get(field):
-            data = object_data(source.objects, kind, reference) or {}
+            data = object_data(source.objects, kind, reference, binary=False) or {}
             return {prefix + key: value.decode() for key, value in data.items()}
     return {}
 
@@ -329,7 +395,7 @@ def _entry_value(
     if reference := origin.get("fieldRef"):
         return source.field(reference["fieldPath"])
     if reference := origin.get("resourceFieldRef"):
-        return _resource_field(reference, container)
+        return _resource_field(reference, source.find_container(reference, container))
     for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
         if reference := origin.get(field):
             return _object_key(reference, kind, source)
@@ -337,7 +403,7 @@ def _entry_value(
 
 
 def _object_key(reference: Mapping[str, Any], kind: str, source: EnvSource) -> str | None:
-    data = object_data(source.objects, kind, reference)
+    data = object_data(source.objects, kind, reference, binary=False)
     value = None if data is None else data.get(reference["key"])
     if value is None and not reference.get("optional"):
         raise UsageError(f"{kind} {reference.get('name')} has no key {reference['key']!r}")
@@ -345,12 +411,13 @@ def _object_key(reference: Mapping[str, Any], kind: str, source: EnvSource) -> s
 
 
 def object_data(
-    objects: ManifestObjects, kind: str, reference: Mapping[str, Any]
+    objects: ManifestObjects, kind: str, reference: Mapping[str, Any], *, binary: bool = True
 ) -> dict[str, bytes] | None:
     """Return the data of a ConfigMap or Secret; None if it does not exist and is optional.
 
-    ``reference`` has the keys ``name`` (``secretName`` in volumes) and ``optional``. Raises
-    :class:`UsageError` if the object does not exist.
+    ``binary`` includes a ConfigMap's ``binaryData``, which variables cannot have. ``reference``
+    has the keys ``name`` (``secretName`` in volumes) and ``optional``. Raises :class:`UsageError`
+    if the object does not exist.
     """
     name = reference.get("name") or reference.get("secretName") or ""
     document = objects.get(f"{kind}/{name}")
@@ -361,12 +428,19 @@ def object_data(
             f"{kind} {name!r} not found", hint="add it to the same file, after a `---` line"
         )
     plain, encoded = ("stringData", "data") if kind == "Secret" else ("data", "binaryData")
-    data = {key: base64.b64decode(text) for key, text in (document.get(encoded) or {}).items()}
+    texts = (document.get(encoded) or {}) if binary or kind == "Secret" else {}
+    data = {key: base64.b64decode(text) for key, text in texts.items()}
     return data | {key: str(text).encode() for key, text in (document.get(plain) or {}).items()}
 
 
 def _resource_field(reference: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    """Return a limit or a request; without a limit, what this machine has."""
     kind, _, name = reference["resource"].partition(".")
-    value = ((container.get("resources") or {}).get(kind) or {}).get(name, 0)
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    if kind == "limits":
+        value = limits.get(name, _MACHINE_RESOURCES.get(name, lambda: 0)())
+    else:
+        value = requests.get(name, limits.get(name, 0))
     divisor = parse_quantity(reference.get("divisor") or 1) or 1
     return str(ceil(parse_quantity(value) / divisor))

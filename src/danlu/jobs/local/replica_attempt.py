@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -14,6 +14,7 @@ import anyio
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import DanluError
 from danlu.jobs.local.job_directory import utc_now
+from danlu.jobs.local.lifecycle import ManagedContainer
 from danlu.jobs.local.log_files import LineSplitter, LogWriter
 from danlu.jobs.local.pod import ContainerSpec, PodContainers, ReplicaEngine
 from danlu.training.types import ObservedReplica, ReplicaId, ReplicaPhase
@@ -65,7 +66,7 @@ class ReplicaAttempt:
         self.gone = anyio.Event()
         self._changed = changed
         self._scope = anyio.CancelScope()
-        self._sidecars: list[RunningContainer] = []
+        self._started: list[ManagedContainer] = []
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -102,9 +103,9 @@ class ReplicaAttempt:
         async with anyio.create_task_group() as group:
             try:
                 for container in pod.sidecars:
-                    running, pipe = await self._start_container(container, engine(container))
-                    self._sidecars.append(running)
-                    group.start_soon(self._copy_output, pipe, log, running)
+                    sidecar, pipe = await self._start_container(container, engine(container))
+                    group.start_soon(self._copy_output, pipe, log, sidecar.running)
+                    group.start_soon(self._watch_container, sidecar)
                 exit = await self._run_main(pod.main, engine(pod.main), log)
             finally:
                 await self._stop_containers()
@@ -114,26 +115,34 @@ class ReplicaAttempt:
         self, container: ContainerSpec, engine: ReplicaEngine, log: LogWriter
     ) -> ContainerExit:
         self.engine, self.container = engine, container
-        self.running, pipe = await self._start_container(container, engine)
+        main, pipe = await self._start_container(container, engine)
+        self.running = main.running
         self.phase, self.started = ReplicaPhase.RUNNING, utc_now()
         self.active = self.started
         self._changed()
-        await self._copy_output(pipe, log, self.running)
-        return await self.running.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch_container, main)
+            await self._copy_output(pipe, log, main.running)
+        return await main.wait()
+
+    async def _watch_container(self, container: ManagedContainer) -> None:
+        await container.watch(grace=self.grace)
 
     async def _run_init_container(
         self, container: ContainerSpec, engine: ReplicaEngine, log: LogWriter
     ) -> ContainerExit:
         self.container, self.engine = container, engine
-        self.running, pipe = await self._start_container(container, engine)
-        await self._copy_output(pipe, log, self.running)
-        exit = await self.running.wait()
+        init, pipe = await self._start_container(container, engine)
+        self.running = init.running
+        await self._copy_output(pipe, log, init.running)
+        exit = await init.wait()
+        self._started.remove(init)
         self.running = None
         return exit
 
     async def _start_container(
         self, container: ContainerSpec, engine: ReplicaEngine
-    ) -> tuple[RunningContainer, int]:
+    ) -> tuple[ManagedContainer, int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         with suppress(OSError):
@@ -142,19 +151,20 @@ class ReplicaAttempt:
             # If this were cancelled halfway, nobody would stop the container.
             with anyio.CancelScope(shield=True):
                 running = await engine.start(container, output=writing)
+                managed = ManagedContainer(running, container, engine)
+                self._started.append(managed)
         except BaseException:
             os.close(reading)
             raise
         finally:
             os.close(writing)
-        return running, reading
+        return managed, reading
 
     async def _stop_containers(self) -> None:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
-                for container in (*self._sidecars, self.running):
-                    if container is not None:
-                        group.start_soon(partial(container.stop, grace=self.grace))
+                for container in self._started:
+                    group.start_soon(partial(container.stop, grace=self.grace))
 
     def _record_exit(self, exit: ContainerExit) -> None:
         self.exit, self.waiting_reason = exit, ""
@@ -246,10 +256,15 @@ class ReplicaAttempt:
             active=self.active,
         )
 
+    def warnings(self) -> Iterator[str]:
+        """Yield which containers a hook or a probe has stopped."""
+        for container in self._started:
+            if container.failure:
+                yield f"{self.id}: {container.failure}"
+
     def usage(self) -> ResourceUsage | None:
         """Return what all its programs use now."""
-        containers = [self.running, *self._sidecars]
-        usages = [container.usage() for container in containers if container is not None]
+        usages = [container.running.usage() for container in self._started]
         known = [usage for usage in usages if usage is not None]
         if not known:
             return None

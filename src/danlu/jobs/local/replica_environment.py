@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings
 from danlu.jobs.local.pod import ReplicaEngine
+from danlu.jobs.local.pod_fields import describe_unread_fields
 from danlu.jobs.local.progress_server import CREDENTIALS_MOUNT, ProgressServer
 from danlu.jobs.local.topology import FILES_MOUNT, runs_in_container
 from danlu.jobs.local.volumes import create_volumes, remove_volumes, resolve_volumes
@@ -84,8 +85,9 @@ class ReplicaEnvironment:
                     self._checkpoints.rmdir()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what could not be provided."""
-        return () if self._progress is None else tuple(self._progress.warnings())
+        """Return what is ignored or could not be provided."""
+        progress = () if self._progress is None else self._progress.warnings()
+        return (*describe_unread_fields(self._submission), *progress)
 
     def variables(self, replica: ReplicaId) -> Mapping[str, str]:
         """Return environment variables, which those of the job override."""

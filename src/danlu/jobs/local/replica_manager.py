@@ -126,7 +126,8 @@ class ReplicaManager:
         """Return what this machine could not enforce or provide, and lost log lines."""
         lost = (_lost_lines_warning(id, log) for id, log in sorted(self._logs.items()) if log.lost)
         engines = [self._processes, *([self._containers] if self._containers else [])]
-        return (*(text for engine in engines for text in engine.warnings()), *lost)
+        stopped = (text for attempt in self.latest.values() for text in attempt.warnings())
+        return (*(text for engine in engines for text in engine.warnings()), *stopped, *lost)
 
     def close_logs(self) -> None:
         """Write all remaining lines; those that don't fit on the disk are lost."""

@@ -60,6 +60,7 @@ def _view_of_attempt(
         restarts=record.restarts,
         exit_code=None if exit is None else exit.code,
         reason=_failure_reason(attempt),
+        message=exit.message if exit is not None and exit.code else "",
         cpu=used.cpu if used and measured else None,
         memory=used.memory if used and measured else None,
         gpus=attempt.gpus,

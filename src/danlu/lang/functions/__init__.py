@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from danlu.environment.lock import LockSection
+from danlu.environment.lock_section import LockSection
 from danlu.lang.build_function import BuildFunction
 from danlu.lang.functions import (
     base,

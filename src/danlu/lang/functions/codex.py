@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from danlu.environment.lock import SectionResolver
+from danlu.environment.lock_section import SectionResolver
 from danlu.environment.types import GraphContext
 from danlu.errors import OutsideError, ResolveError
 from danlu.graph.ops import FileEntry, Files, Platform

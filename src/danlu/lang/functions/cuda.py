@@ -215,10 +215,13 @@ class CudaImage(Declaration, frozen=True):
             return base  # the user chose the image
         system = base.os or self._find_system(base.image)
         if not system.startswith("ubuntu"):
+            # NVIDIA removes the images of a release's first versions: of 11.2 only 11.2.2 is left.
+            ubuntu = "22.04" if parse_version(self.version) >= (11, 7) else "20.04"
             raise BuildFileError(
                 f"install.cuda(): NVIDIA's image of CUDA {self.version} is not made for"
                 f" {base.os or base.image}",
-                hint='use base(os="ubuntu22.04"), or wheels: a CUDA from 11.8 on without provider=',
+                hint=f'use base(os="ubuntu{ubuntu}") and the last version of the release,'
+                " or wheels: a CUDA from 11.8 on without provider=",
                 span=self.span,
             )
         return replace(base, os="", image=self.reference(system))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from danlu.environment.lock import LockSection, SectionResolver
+from danlu.environment.lock_section import LockSection, SectionResolver
 from danlu.environment.types import Environment, IncludeRef
 from danlu.lang.arg_types import TEXT
 from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from danlu.environment.archives import make_archive_vertex
-from danlu.environment.lock import LockSection, SectionResolver
+from danlu.environment.lock_section import LockSection, SectionResolver
 from danlu.environment.types import Declaration, Environment, GraphContext
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.graph.ops import Files, Platform, Unresolved

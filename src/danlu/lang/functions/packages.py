@@ -15,6 +15,8 @@ from danlu.util.suggest import did_you_mean
 from danlu.util.urls import mask_credentials
 
 _GROUP = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?")
+#: The directories of https://download.pytorch.org/whl/.
+_TORCH_BACKEND = re.compile(r"cpu|cu\d{2,3}|rocm\d+(\.\d+)+|xpu")
 _OPTION = re.compile(r"\s+(?=-)")
 _OPTION_NAME = re.compile(r"(--[a-z][a-z-]*|-[A-Za-z])(?:\s*=\s*|\s+|(?=[^\s-])|$)")
 
@@ -90,9 +92,20 @@ def _declare_python_packages(env: EnvironmentBuilder, call: BoundCall) -> None:
                 groups=groups,
                 extras=extras,
                 constraints=_parse_constraints(call["constraints"]),
+                torch_backend=_check_torch_backend(call["torch_backend"]),
                 span=call.span,
             )
         )
+
+
+def _check_torch_backend(text: str) -> str:
+    if text and not _TORCH_BACKEND.fullmatch(text):
+        raise CallError(
+            f"install.python_packages(): invalid torch_backend '{text}'",
+            hint="use cpu, cu126 or another CUDA, rocm6.4 or another ROCm, or xpu",
+            argument="torch_backend",
+        )
+    return text
 
 
 def _parse_constraints(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -246,6 +259,13 @@ FUNCTIONS = (
                 TEXTS,
                 "versions of packages that others need, as in `pip install -c`: `urllib3<2`",
                 (),
+            ),
+            Parameter(
+                "torch_backend",
+                TEXT,
+                "take PyTorch's packages (`torch`, `torchvision` …), if they are required by name, "
+                "from its index for this hardware: `cpu`, `cu126`, `rocm6.4`, `xpu`",
+                "",
             ),
         ),
         declare=_declare_python_packages,

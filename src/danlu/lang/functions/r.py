@@ -15,7 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from danlu.environment.lock import LockSection, SectionResolver, SystemPackagesPin, SystemVersion
+from danlu.environment.lock import SystemPackagesPin
+from danlu.environment.lock_section import LockSection, SectionResolver, SystemVersion
 from danlu.environment.types import Declaration, Environment, GraphContext
 from danlu.errors import OutsideError, ResolveError, Span
 from danlu.graph.ops import FileEntry, Merge, RPackage, Unresolved

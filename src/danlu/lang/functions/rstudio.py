@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from danlu.environment.image_layout import USER_NAME
-from danlu.environment.lock import SectionResolver
+from danlu.environment.lock_section import SectionResolver
 from danlu.environment.types import GraphContext
 from danlu.errors import ResolveError
 from danlu.graph.ops import FileEntry, Files, Platform

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from danlu.environment.image_layout import EXTRA_SOURCES, HOME, PROJECT
-from danlu.environment.lock import LockedImage, LockSection, SectionResolver
+from danlu.environment.lock import LockedImage
+from danlu.environment.lock_section import LockSection, SectionResolver
 from danlu.environment.types import Environment, GraphContext, ImageOwner, Step
 from danlu.errors import DanluError, ResolveError
 from danlu.graph.ops import (
@@ -68,7 +69,10 @@ _NAME_FAILED_COMMAND = (
 
 
 class RunStep(Step, frozen=True):
-    """``run(commands, mount_host, secrets, ssh)``: one bash script, a line a command, one layer."""
+    """``run(commands, mount_host, secrets, ssh, shell)``: one script, a line a command, one layer.
+
+    Without ``shell`` it is a bash script that stops at the first command that fails.
+    """
 
     runs_commands: ClassVar[bool] = True
 
@@ -76,6 +80,7 @@ class RunStep(Step, frozen=True):
     mount_host: bool = False
     secrets: tuple[StepSecret, ...] = ()
     ssh: bool = False
+    shell: tuple[str, ...] = ()
 
     @property
     def uses_project(self) -> bool:
@@ -88,12 +93,12 @@ class RunStep(Step, frozen=True):
         home = HOME if is_user else "/root"
         variables = {**context.variables(), "HOME": home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = "\n".join(self.commands)
-        words: tuple[str, ...] = (script,)
-        if "\n" in script.strip():
+        args = (*(self.shell or ("/bin/bash", "-euo", "pipefail", "-c")), script)
+        if "\n" in script.strip() and not self.shell:
             # The history of the image shows the last argument, which the script itself drops.
-            words = (_NAME_FAILED_COMMAND + script, "/bin/bash", script)
+            args = (*args[:-1], _NAME_FAILED_COMMAND + script, "/bin/bash", script)
         op = Exec(
-            args=("/bin/bash", "-euo", "pipefail", "-c", *words),
+            args=args,
             environment=tuple(sorted(variables.items())),
             working_directory=PROJECT if self.mount_host else HOME,
             epoch=context.epoch,
@@ -118,8 +123,8 @@ def _declare_run(env: EnvironmentBuilder, call: BoundCall) -> None:
         if targets.count(target) > 1:
             raise CallError(f"run(): two secrets have the target {target}", argument="secrets")
     if any(command.strip() for command in call["commands"]):
-        step = RunStep(call["commands"], call["mount_host"], secrets, call["ssh"], span=call.span)
-        env.add_step(step)
+        options = (call["mount_host"], secrets, call["ssh"], call["shell"])
+        env.add_step(RunStep(call["commands"], *options, span=call.span))
 
 
 # -- io.copy ---------------------------------------------------------------------------------------
@@ -426,6 +431,12 @@ FUNCTIONS = (
                 FLAG,
                 "let the commands use the ssh agent that `danlu build --ssh default` forwards",
                 False,
+            ),
+            Parameter(
+                "shell",
+                TEXTS,
+                'another program that gets the script as its last argument: `["/bin/sh", "-c"]`',
+                (),
             ),
         ),
         declare=_declare_run,

@@ -16,7 +16,7 @@ import msgspec
 
 from danlu.environment.archives import LockedArchive, find_archive_problem
 from danlu.environment.image_layout import HOME
-from danlu.environment.lock import LockSection, SectionResolver
+from danlu.environment.lock_section import LockSection, SectionResolver
 from danlu.environment.types import Declaration, Environment, GraphContext, ProjectDigests
 from danlu.errors import DanluError, OutsideError, ResolveError, Span
 from danlu.graph.ops import FileEntry, Files, UnpackArchive, Unresolved

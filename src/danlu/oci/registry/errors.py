@@ -117,7 +117,8 @@ def translate_client_errors(host: str) -> Iterator[None]:
     except aiohttp.ClientConnectorError as error:
         raise TemporaryError(
             f"cannot reach {host}: {_first_line(error)}",
-            hint="check the name and your network connection",
+            hint="check the name and your network connection; a mirror of it: mirror in"
+            f' [registries."{host}"] of config.toml',
         ) from error
     except aiohttp.ClientPayloadError as error:
         raise TemporaryError(f"{host} closed the connection in the middle of a response") from error

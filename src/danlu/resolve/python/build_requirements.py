@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.lock import LockedPackage, LockedSetting
+from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.errors import OutsideError, ResolveError
 from danlu.resolve.python.request import PythonRequest, fits_target, to_locked_package
 from danlu.resolve.python.requirements import DeclaredRequirements
@@ -28,6 +29,7 @@ from danlu.sources.http import fetch
 from danlu.sources.pypi.build_system import LOAD_BACKEND, BuildSystem, parse_build_system
 from danlu.sources.pypi.editable_metadata import copy_for_editable
 from danlu.sources.pypi.requirements import urls_with_credentials
+from danlu.sources.pypi.scm_version import VERSION_VARIABLE, write_description
 from danlu.sources.pypi.sdist_build import BUILD_WHEELS, UV_INSIDE, chown_to_builder
 from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.source_tree import copy_source
@@ -108,6 +110,9 @@ async def lock_build_requirements(
             continue
         before = known.get(package.name)
         pins = before.build if before and _is_same_source(before, package) else None
+        extra = _list_extra_requirements(request, package, packages)
+        if pins is not None and not _fits_settings(request, pins, extra):
+            pins = None
         names = {pin.partition("==")[0] for pin in pins or ()}
         if pins is None or names & set(upgrade) or not wheels.keys() >= set(pins):
             place = scratch / f"build-{number}"
@@ -115,7 +120,7 @@ async def lock_build_requirements(
             # Locked versions stay if possible, as those of packages do.
             pairs = [pin.split("==") for pin in (before.build if before else None) or ()]
             kept = [Pin(name, version) for name, version in pairs if name not in upgrade]
-            listed = await _resolve_build(request, package, kept, place)
+            listed = await _resolve_build(request, package, extra, kept, place)
             wheels |= {pin_wheel(wheel): wheel for wheel in listed}
             pins = tuple(sorted(pin_wheel(wheel) for wheel in listed))
         found |= {pin: wheels[pin] for pin in pins}
@@ -132,8 +137,41 @@ def _is_same_source(before: LockedPackage, package: LockedPackage) -> bool:
     return replace(before, build=None) == replace(package, build=None)
 
 
+def _list_extra_requirements(
+    request: PythonRequest, package: LockedPackage, packages: Sequence[LockedPackage]
+) -> tuple[str, ...]:
+    """Return what this machine's settings add to the build of ``package``."""
+    versions = {locked.name: locked.version for locked in packages}
+    listed = []
+    for extra in request.restrictions.extra_builds.get(package.name, ()):
+        name = requirement_name(extra.requirement)
+        if extra.match_runtime and name not in versions:
+            raise ResolveError(
+                f"{name} is not installed, but the build of {package.name} must match its version",
+                hint="correct `extra-build-dependencies` in uv's configuration",
+            )
+        pin = f"{name}=={versions[name]}" if extra.match_runtime else extra.requirement
+        listed.append(pin)
+    return tuple(listed)
+
+
+def _fits_settings(request: PythonRequest, pins: Sequence[str], extra: Sequence[str]) -> bool:
+    """Return whether locked build requirements are what the settings allow, and have ``extra``."""
+    versions = dict(pin.split("==") for pin in pins)
+    wanted = [Requirement(text) for text in extra]
+    return request.restrictions.allows_build(pins) and all(
+        (version := versions.get(normalize_name(requirement.name)))
+        and requirement.specifier.contains(version, prereleases=True)
+        for requirement in wanted
+    )
+
+
 async def _resolve_build(
-    request: PythonRequest, package: LockedPackage, kept: Sequence[Pin], place: Path
+    request: PythonRequest,
+    package: LockedPackage,
+    extra: Sequence[str],
+    kept: Sequence[Pin],
+    place: Path,
 ) -> tuple[LockedPackage, ...]:
     """Return the wheels that ``package`` is built with; ``place`` is an empty directory."""
     locate = partial(_locate_wheels, request, package, kept)
@@ -142,6 +180,7 @@ async def _resolve_build(
     try:
         await _unpack_source(request, package, work)
         system = _read_build_system(work, package)
+        system = replace(system, requires=(*system.requires, *extra))
         wheels = await locate(system.requires, place / "static")
         more = await _ask_backend(request, package, system, wheels, work)
         if more:
@@ -268,6 +307,8 @@ async def _ask_backend(
     """Return what the backend requires beyond ``system.requires``."""
     directory = work.with_name("wheels")
     directory.mkdir()
+    if not package.file and package.source == "local":
+        write_description(work / "source" / package.subdirectory)
     for wheel in wheels:
         shutil.copyfile(await _fetch_locked(request, wheel), directory / wheel.file)
     (work / "pins.txt").write_text("".join(f"{pin_wheel(wheel)}\n" for wheel in wheels))
@@ -277,6 +318,8 @@ async def _ask_backend(
         "KIND": "editable" if package.editable else "wheel",
         "SUBDIRECTORY": package.subdirectory,
     }
+    if not package.file and package.source == "local" and package.version:
+        variables[VERSION_VARIABLE] = package.version
     mounts = [Mount(BUILD_WHEELS, directory, readonly=True)]
     code = await _run_script(request, _ASK_BACKEND, work, variables, mounts)
     if code == _LACKS_HOOK and package.editable:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
+from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, Span
 from danlu.resolve.python.project_sources import PlacedRequirement, ProjectReader
+from danlu.resolve.python.pylock import marker_environment
 from danlu.sandbox.machine_settings import iter_settings
 from danlu.sources.pypi.editable_metadata import locate_editable
-from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.indexes import TORCH_PACKAGES, IndexSettings, torch_index
 from danlu.sources.pypi.platform_target import PlatformTarget, is_compatible
 from danlu.sources.pypi.requirements import (
     ANY_FORMAT,
@@ -31,10 +34,12 @@ from danlu.sources.pypi.requirements import (
     FormatControl,
     RequirementLine,
     attach_span,
+    check_constraint,
     parse_reference,
     read_declared,
     read_requirements,
     resolve_in_project,
+    split_marker,
 )
 from danlu.sources.pypi.uv_compile import write_index_pins
 from danlu.sources.pypi.uv_project import LOCK_NAME, UvProject, read_uv_project
@@ -72,10 +77,20 @@ class UvLockRequest(msgspec.Struct, frozen=True):
     span: Span | None = None
 
 
+class HashedFile(msgspec.Struct, frozen=True):
+    """A wheel at a URL or ``path`` that must have one of ``hashes`` (``ALGORITHM:DIGEST``)."""
+
+    location: str
+    path: Path | None
+    hashes: tuple[str, ...]
+    span: Span | None = None
+
+
 class DeclaredRequirements(msgspec.Struct, frozen=True):
     """All declared requirements.
 
-    ``hashes`` are the sha256 hashes that a requirements file allows, by name; ``user_paths`` maps
+    ``hashes`` are the sha256 hashes that a requirements file allows, by name, for files of an
+    index, ``files`` the wheels at a location that have a hash; ``user_paths`` maps
     the absolute path of a local wheel to the text the user wrote; ``pylock_files`` are
     ``pylock.toml`` files; ``formats`` says which packages must, or must not, be built. ``pins`` are
     the names of the indexes that packages must come from, by normalised package name. ``virtual``
@@ -86,6 +101,7 @@ class DeclaredRequirements(msgspec.Struct, frozen=True):
     constraints: tuple[UvRequirement, ...] = ()
     sources: tuple[SourceRequirement, ...] = ()
     hashes: Mapping[str, frozenset[str]] = {}
+    files: Mapping[str, HashedFile] = {}
     user_paths: Mapping[str, str] = {}
     pylock_files: tuple[Path, ...] = ()
     formats: FormatControl = ANY_FORMAT
@@ -102,21 +118,46 @@ class _RequirementCollector:
         self.constraints: dict[str, UvRequirement] = {}
         self.sources: dict[str, SourceRequirement] = {}
         self.hashes: dict[str, frozenset[str]] = {}
+        self.files: dict[str, HashedFile] = {}
         self.spelled: dict[str, str] = {}
         self.locked: list[Path] = []
         self.formats = ANY_FORMAT
         self.pins: dict[str, str] = {}
         self.uv_locks: list[UvLockRequest] = []
         self.reader = ProjectReader(project, target)
+        self._environment = {**marker_environment(target), "extra": ""}
 
-    def add(self, text: str, base: Path, where: Span | None, *, constraint: bool = False) -> None:
-        """Add a requirement from a requirements file or the build file."""
-        reference = parse_reference(text, base)
+    def add(
+        self,
+        text: str,
+        base: Path,
+        where: Span | None,
+        *,
+        constraint: bool = False,
+        hashes: Sequence[str] = (),
+    ) -> None:
+        """Add a requirement from a requirements file or the build file, if its marker applies."""
+        with attach_span(where):
+            reference = parse_reference(text, base)
         if reference is not None:
+            if not self.applies(text, where):
+                return
+            reference = replace(reference, hashes=(*reference.hashes, *hashes))
             self._add_reference(reference, text, where, constraint=constraint)
             return
         line = _parse_requirement(text, where)
+        if not self.applies(text, where):
+            return
         (self.constraints if constraint else self.lines).setdefault(line.text, line)
+        self._note_hashes(requirement_name(text), text, hashes, where)
+
+    def applies(self, text: str, where: Span | None) -> bool:
+        """Return whether a requirement is for the target: pip ignores the others completely."""
+        marker = split_marker(text)[1]
+        try:
+            return not marker or Marker(marker).evaluate(self._environment)
+        except InvalidMarker as error:
+            raise _invalid_requirement(text, str(error), where) from error
 
     def _add_reference(
         self,
@@ -140,15 +181,18 @@ class _RequirementCollector:
             self._add_source(reference, text, where, from_uv=from_uv)
 
     def _wheel_requirement(self, reference: DirectReference, where: Span | None) -> UvRequirement:
-        file = Path(reference.path or reference.location).name
+        file = Path(reference.path or unquote(urlsplit(reference.location).path)).name
         _check_wheel(file, reference, self.target, where)
         name = reference.name or file.partition("-")[0]
         place = reference.location
+        if reference.hashes:
+            self.files[normalize_name(name)] = HashedFile(
+                place, reference.path, reference.hashes, where
+            )
         if reference.path is not None:
             place = reference.path.as_uri()
             self.spelled[str(reference.path)] = self.lock_location(reference)
-        marker = f" ; {reference.marker}" if reference.marker else ""
-        return UvRequirement(f"{name}{reference.extras} @ {place}{marker}", where)
+        return UvRequirement(f"{name}{reference.extras} @ {place}", where)
 
     def lock_location(self, reference: DirectReference) -> str:
         """Return a path as the lock stores it: relative to the project, unless the user wrote a
@@ -172,6 +216,12 @@ class _RequirementCollector:
             )
         if reference.path is not None and not reference.path.exists():
             raise ResolveError(f"{reference.location} not found", span=where)
+        if reference.hashes and reference.kind != "archive":
+            raise ResolveError(
+                f"{mask_credentials(text)}: only a file has a hash, not a {reference.kind}",
+                span=where,
+                hint="remove the hash: danlu.lock has one of the content",
+            )
         placed = replace(reference, location=self.lock_location(reference))
         source = SourceRequirement(placed, text, where, from_uv=from_uv)
         self.sources.setdefault(f"{text} {reference.path} {reference.marker}", source)
@@ -196,12 +246,20 @@ class _RequirementCollector:
         else:
             self._add_reference(reference, placed.text, where, from_uv=True)
 
+    def pin_torch(self, packages: PythonPackages) -> None:
+        """Let PyTorch's packages, of whatever list or file, come from its index for the backend."""
+        index = torch_index(packages.torch_backend).name
+        for line in self.lines.values():
+            name = requirement_name(line.text)
+            if name in TORCH_PACKAGES and " @ " not in line.text:
+                self._pin_index(name, index, packages.span)
+
     def _pin_index(self, name: str, index: str, where: Span | None) -> None:
         if self.pins.setdefault(name, index) != index:
             raise ResolveError(
                 f"{name} must come from the index {self.pins[name]!r} and from {index!r}",
                 span=where,
-                hint="the pyproject.toml files of the project must agree in [tool.uv.sources]",
+                hint="torch_backend= and [tool.uv.sources] of the project must agree",
             )
 
     def add_file(self, path: Path) -> None:
@@ -248,38 +306,36 @@ class _RequirementCollector:
             self._add_with_source(placed, where)
 
     def _add_requirements_file(self, path: Path) -> None:
-        entries = read_requirements(path, self.project)
-        constraining = _constraint_files(entries)
-        self._require_all_hashes(entries, constraining)
-        for entry in entries:
-            where = Span(os.path.relpath(entry.file, self.project), entry.line)
-            self.add_line(entry, where, constraint=entry.file in constraining)
+        entries = [
+            (entry, Span(os.path.relpath(entry.file, self.project), entry.line))
+            for entry in read_requirements(path, self.project)
+        ]
+        self._require_all_hashes(entries)
+        for entry, where in entries:
+            self.add_line(entry, where)
 
-    def _require_all_hashes(
-        self, entries: Sequence[RequirementLine], constraining: Collection[Path]
-    ) -> None:
+    def _require_all_hashes(self, entries: Sequence[tuple[RequirementLine, Span]]) -> None:
         """Raise if only some requirements have hashes, as pip does (``--require-hashes``)."""
         required = [
-            entry
-            for entry in entries
-            if entry.option == "" and entry.value and entry.file not in constraining
+            (entry, where)
+            for entry, where in entries
+            if not entry.option and not entry.constraint and self.applies(entry.value, where)
         ]
-        demanded = any(entry.option == "--require-hashes" for entry in entries)
-        if not demanded and not any(entry.hashes for entry in required):
+        demanded = any(entry.option == "--require-hashes" for entry, _ in entries)
+        if not demanded and not any(entry.hashes for entry, _ in required):
             return
-        for entry in required:
-            if not entry.hashes:
+        for entry, where in required:
+            reference = parse_reference(entry.value, entry.base)
+            if not entry.hashes and not (reference and reference.hashes):
                 raise ResolveError(
                     f"{mask_credentials(entry.value)} has no --hash, but"
                     + (" --require-hashes is set" if demanded else " other requirements have one"),
-                    span=Span(os.path.relpath(entry.file, self.project), entry.line),
+                    span=where,
                     hint="add hashes to all requirements (`uv pip compile --generate-hashes`), or"
                     " remove them all: danlu.lock has the hash of every file",
                 )
 
-    def add_line(
-        self, entry: RequirementLine, where: Span | None, *, constraint: bool = False
-    ) -> None:
+    def add_line(self, entry: RequirementLine, where: Span | None) -> None:
         """Add a line of a requirements file, or a name in the build file."""
         if entry.settings:
             raise ResolveError(
@@ -287,30 +343,36 @@ class _RequirementCollector:
                 span=where,
                 hint="build settings of single packages cannot be set",
             )
+        if entry.constraint:
+            check_constraint(entry, where)
         if entry.option == "--editable":
             self._add_editable(entry, where)
         elif entry.option == "":
-            self.add(entry.value, entry.file.parent, where, constraint=constraint)
-            self._note_hashes(entry, where)
-        elif entry.option in ("--requirement", "--constraint") and "://" in entry.value:
+            self.add(
+                entry.value, entry.base, where, constraint=entry.constraint, hashes=entry.hashes
+            )
+        elif entry.option in ("--requirement", "--constraint") and entry.included is None:
             raise ResolveError(
                 f"cannot include a remote requirements file: {mask_credentials(entry.value)}",
                 span=where,
                 hint="download it into the project, so that its content is locked",
             )
-        elif entry.option == "--requirement" and entry.value.endswith(".toml"):
-            self.add_file(Path(os.path.abspath(entry.file.parent / entry.value)))
+        elif entry.option == "--requirement" and entry.included and entry.value.endswith(".toml"):
+            self.add_file(entry.included)
         elif entry.option in FORMAT_OPTIONS:
             self._limit_formats(entry, where)
         elif entry.option not in _KNOWN_OPTIONS:
-            raise ResolveError(f"unknown option {entry.option}", span=where)
+            raise ResolveError(f"{entry.option} is not supported", span=where)
 
     def _add_editable(self, entry: RequirementLine, where: Span | None) -> None:
         """Add a directory to use in place; a repository is installed as any other package.
 
         pip would keep a checkout of the repository, which nobody edits in an image.
         """
-        reference = parse_reference(entry.value, entry.file.parent)
+        with attach_span(where):
+            reference = parse_reference(entry.value, entry.base)
+        if not self.applies(entry.value, where):
+            return
         if reference is None or reference.kind in ("wheel", "archive"):
             raise ResolveError(
                 f"-e {mask_credentials(entry.value)}: only a directory can be editable",
@@ -318,7 +380,13 @@ class _RequirementCollector:
                 hint=f"use -e ./DIRECTORY, or {mask_credentials(entry.value)} without -e",
             )
         if reference.kind != "directory" or reference.path is None:
-            self.add(entry.value, entry.file.parent, where)
+            if reference.kind == "git" and not reference.name:
+                raise ResolveError(
+                    f"-e {mask_credentials(entry.value)} has no name",
+                    span=where,
+                    hint=f'write -e "NAME @ {mask_credentials(entry.value)}"',
+                )
+            self.add(entry.value, entry.base, where)
             return
         if reference.subdirectory:
             place = os.path.join(reference.path, reference.subdirectory)
@@ -351,22 +419,20 @@ class _RequirementCollector:
                 hint=f"use {entry.option} numpy,scipy or {entry.option} :all:",
             ) from error
 
-    def _note_hashes(self, entry: RequirementLine, where: Span | None) -> None:
-        if not entry.hashes:
+    def _note_hashes(self, name: str, text: str, hashes: Sequence[str], where: Span | None) -> None:
+        """Remember the hashes that files of an index may have: all lines must allow them."""
+        if not hashes:
             return
         admitted = frozenset(
-            digest.removeprefix("sha256:").lower()
-            for digest in entry.hashes
-            if _SHA256.fullmatch(digest)
+            digest.removeprefix("sha256:").lower() for digest in hashes if _SHA256.fullmatch(digest)
         )
         if not admitted:
             raise ResolveError(
-                f"{mask_credentials(entry.value)} has no valid --hash=sha256:…",
+                f"{mask_credentials(text)} has no valid --hash=sha256:…",
                 span=where,
                 hint="danlu compares files by their SHA-256",
             )
-        name = requirement_name(entry.value)
-        self.hashes[name] = self.hashes.get(name, frozenset()) | admitted
+        self.hashes[name] = self.hashes.get(name, admitted) & admitted
 
 
 _SHA256 = re.compile(r"sha256:[0-9a-fA-F]{64}")
@@ -405,35 +471,28 @@ def _refuse_unread_settings(project: UvProject) -> None:
 
 #: uv's settings that decide which versions are chosen.
 _RESOLVER_SETTINGS = frozenset(
-    name for setting in iter_settings({"resolving"}) for name in setting.uv
+    name for setting in iter_settings({"resolving", "building"}) for name in setting.uv
 ) | {"find-links", "index-url", "extra-index-url", "no-index", "index-strategy"}
 
 
-def _constraint_files(entries: Iterable[RequirementLine]) -> set[Path]:
-    """Return the files included with ``-c``, directly or through such a file."""
-    files: set[Path] = set()
-    for entry in entries:
-        other = Path(os.path.abspath(entry.file.parent / entry.value))
-        inherited = entry.option == "--requirement" and entry.file in files
-        if entry.option == "--constraint" or inherited:
-            files.add(other)
-    return files
-
-
 def _parse_requirement(text: str, where: Span | None) -> UvRequirement:
-    """Parse a requirement (PEP 508) and return it in canonical form."""
+    """Parse a requirement (PEP 508) whose marker applies and return it in canonical form."""
     try:
-        requirement = Requirement(text)
+        requirement = Requirement(split_marker(text)[0])
     except InvalidRequirement as error:
-        problem = str(error).splitlines()[0]
-        raise ResolveError(
-            f"invalid requirement {mask_credentials(text)!r}: {mask_credentials(problem)}",
-            span=where,
-            hint="write one requirement per element or line" if " " in text else "",
-        ) from error
+        raise _invalid_requirement(text, str(error), where) from error
     if requirement.url is not None:
         raise ResolveError(f"{mask_credentials(text)!r}: unsupported kind of URL", span=where)
     return UvRequirement(str(requirement), where)
+
+
+def _invalid_requirement(text: str, problem: str, where: Span | None) -> ResolveError:
+    return ResolveError(
+        f"invalid requirement {mask_credentials(text)!r}:"
+        f" {mask_credentials(problem.splitlines()[0])}",
+        span=where,
+        hint="write one requirement per element or line" if " " in text else "",
+    )
 
 
 def _check_wheel(
@@ -517,6 +576,9 @@ def collect_requirements(
         if packages.pyproject:
             path = project / packages.pyproject
             collector.add_pyproject(path, where, groups=packages.groups, extras=packages.extras)
+    for packages in declared:
+        if packages.torch_backend:
+            collector.pin_torch(packages)
     _refuse_mixed(tuple(collector.sources.values()), project)
     _refuse_forbidden(collector.sources.values(), collector.formats)
     return DeclaredRequirements(
@@ -524,6 +586,7 @@ def collect_requirements(
         tuple(collector.constraints.values()),
         tuple(collector.sources.values()),
         collector.hashes,
+        collector.files,
         collector.spelled,
         tuple(collector.locked),
         collector.formats,

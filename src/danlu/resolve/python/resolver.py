@@ -12,6 +12,7 @@ whatever the new packages need of them has been taken into account.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from packaging.requirements import Requirement
 
 from danlu.environment.lock import FunctionLock, LockedPackage, LockedSetting
 from danlu.environment.package_names import normalize_name
-from danlu.environment.requirements import list_python_packages
+from danlu.environment.requirements import PYTHON_SOURCE, list_python_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.context import ResolveContext
@@ -47,14 +48,17 @@ from danlu.resolve.python.requirements import (
 )
 from danlu.resolve.python.sandboxed import resolve_in_sandbox
 from danlu.sandbox.machine_settings import WHEN_LOCKING
+from danlu.sources.http import fetch
 from danlu.sources.pypi.indexes import (
     find_unset_variables,
     index_state,
     local_page_times,
+    may_skip_denied_index,
     searches_all_indexes,
     uv_environment,
 )
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.requirements import check_hashes, wrong_hash
 from danlu.sources.pypi.restrictions import read_restrictions, select_restrictions
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import (
@@ -65,8 +69,9 @@ from danlu.sources.pypi.uv_compile import (
     upgrade_options,
     write_index_pins,
 )
-from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra
+from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra, lacks_package, uv_error
 from danlu.util.disk_cache import read_cache, write_cache
+from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import mask_credentials
 
 #: How long (seconds) a resolution is reused. uv itself would not ask the large indexes earlier:
@@ -103,9 +108,18 @@ async def resolve_packages(
         run_in_sandbox=partial(context.run_in_system, lock),
         report=context.report,
     )
-    packages = await resolve_python(
-        request, kept, upgrade=context.upgrade, upgrade_all=context.upgrade_all
+    resolve = partial(
+        resolve_python, old=kept, upgrade=context.upgrade, upgrade_all=context.upgrade_all
     )
+    try:
+        packages = await resolve(request)
+    except ResolveError as error:
+        # The user did not ask for pip, so an index of the project may lack it.
+        own = [packages for packages in declared if packages.source != PYTHON_SOURCE]
+        if len(own) in (0, len(declared)) or not lacks_package(error, "pip"):
+            raise
+        packages = await resolve(replace(request, declared=own))
+        context.report("warning: no index of the project has pip; the environment is without it")
     locked = LockedBuilds(packages)
     if any(not package.file.endswith(".whl") for package in packages):
         with tempfile.TemporaryDirectory(prefix=".builds-", dir=context.paths.cache) as scratch:
@@ -167,15 +181,15 @@ async def resolve_python(
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=request.paths.cache) as name:
         task = ResolveTask(request, wanted, kept, renew, Path(name))
         try:
-            if not uses_lock_file:
-                return await _resolve_declared_packages(task)
-            packages, additions = await import_lock_file(task)
-            if additions is None:
-                return packages
-            listed = {package.name for package in packages}
-            added = await _resolve_declared_packages(additions)
-            more = (package for package in added if package.name not in listed)
-            return tuple(sorted((*packages, *more), key=lambda package: package.name))
+            digests = await _verify_files(request, wanted)
+            await _check_access(task)
+            packages = await (
+                _resolve_with_lock_file(task)
+                if uses_lock_file
+                else _resolve_declared_packages(task)
+            )
+            _check_hashes(packages, wanted, digests)
+            return packages
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)
             request.restrictions.explain(error)
@@ -187,6 +201,73 @@ async def resolve_python(
                 error.hint = f"set the variable {variable}, which the URL of an index contains"
                 error.span = error.span or where
             raise
+
+
+async def _check_access(task: ResolveTask) -> None:
+    """Raise :class:`AccessDenied` if an index denies access that uv would pass over."""
+    request = task.request
+    if request.offline or not may_skip_denied_index(request.indexes, request.project):
+        return
+    uv = _make_uv(task, _MissingExtras(task.wanted))
+    if denied := await uv.find_denied_access():
+        raise uv_error(denied, doing="resolving Python packages")
+
+
+async def _resolve_with_lock_file(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    packages, additions = await import_lock_file(task)
+    if additions is None:
+        return packages
+    listed = {package.name for package in packages}
+    added = await _resolve_declared_packages(additions)
+    more = (package for package in added if package.name not in listed)
+    return tuple(sorted((*packages, *more), key=lambda package: package.name))
+
+
+async def _verify_files(
+    request: PythonRequest, wanted: DeclaredRequirements
+) -> dict[str, frozenset[str]]:
+    """Verify the hashes of wheels at a location; return the sha256 that each may have, by name.
+
+    uv would take the hash in a URL for that of the file. A file whose hash is of another kind is
+    read here; the others, by the sha256 in the lock, after uv has read them.
+    """
+    digests = {}
+    for name, file in wanted.files.items():
+        digests[name] = frozenset(
+            text.removeprefix("sha256:") for text in file.hashes if text.startswith("sha256:")
+        )
+        if file.path is not None:
+            with ProjectTree(request.project) as tree:
+                opened = os.fdopen(tree.open_file(file.path), "rb")
+        elif len(digests[name]) == len(file.hashes):
+            continue
+        else:
+            cache = request.paths.cache / "http"
+            fetched = await fetch(file.location, None, cache=cache, offline=request.offline)
+            opened = fetched.path.open("rb")
+            digests[name] = frozenset((fetched.sha256,))
+        with opened:
+            check_hashes(opened, file.hashes, file.location, file.span)
+        if file.path is not None:
+            del digests[name]
+    return digests
+
+
+def _check_hashes(
+    packages: Iterable[LockedPackage],
+    wanted: DeclaredRequirements,
+    digests: Mapping[str, frozenset[str]],
+) -> None:
+    """Raise unless each locked file has a hash that the user allows."""
+    for package in packages:
+        if package.sha256 not in wanted.hashes.get(package.name, {package.sha256}):
+            raise ResolveError(
+                f"{package.file} does not match any hash in the requirements file",
+                hint="the requirements file may only list hashes for other platforms",
+            )
+        if package.sha256 not in digests.get(package.name, {package.sha256}):
+            file = wanted.files[package.name]
+            raise wrong_hash(file.location, file.hashes, file.span)
 
 
 def _check_extras(source: SourceRequirement, project: Path) -> None:
@@ -425,13 +506,6 @@ def _lock_files(
     files: Sequence[PackageFile], wanted: DeclaredRequirements, reused: Mapping[str, LockedPackage]
 ) -> tuple[LockedPackage, ...]:
     packages = {**reused, **{file.name: to_locked_package(file, wanted) for file in files}}
-    for name, package in packages.items():
-        allowed = wanted.hashes.get(name)
-        if allowed and package.sha256 not in allowed:
-            raise ResolveError(
-                f"{package.file} does not match any hash in the requirements file",
-                hint="the requirements file may only list hashes for other platforms",
-            )
     return tuple(packages[name] for name in sorted(packages))
 
 

@@ -32,7 +32,8 @@ from danlu.sources import git
 from danlu.sources.http import fetch
 from danlu.sources.pypi.editable_metadata import copy_for_editable, digest_metadata
 from danlu.sources.pypi.platform_target import PlatformTarget
-from danlu.sources.pypi.requirements import DirectReference
+from danlu.sources.pypi.requirements import DirectReference, check_hashes
+from danlu.sources.pypi.scm_version import list_version_variables, write_description
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
 from danlu.sources.pypi.source_tree import copy_source, digest_source
 from danlu.sources.pypi.uv import Uv, find_uv
@@ -110,6 +111,8 @@ async def _stage_source(
         package = await _stage_directory(request, source, directory / "tree")
         return StagedSource(source, directory, f"{inside}/tree", package)
     package, path = await _fetch_archive(request, reference)
+    with path.open("rb") as archive:
+        check_hashes(archive, reference.hashes, reference.location, source.span)
     shutil.copyfile(path, directory / package.file)
     return StagedSource(source, directory, f"{inside}/{package.file}", package)
 
@@ -203,6 +206,9 @@ async def _stage_directory(
     assert reference.path is not None
     copy = copy_for_editable if source.editable else copy_source
     digest = await anyio.to_thread.run_sync(partial(copy, request.project, reference.path, place))
+    package = place / reference.subdirectory
+    describe = partial(git.describe, reference.path)
+    await anyio.to_thread.run_sync(write_description, package, describe)
     return LockedPackage(
         name=normalize_name(reference.name),
         version="",
@@ -270,6 +276,7 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
         "PINS": " ".join(os.path.basename(pin) for pin in pins),
         "SOURCES": " ".join(ignored),
         "FORMATS": " ".join(wanted.formats.to_options()),
+        **list_version_variables(os.environ),
         **variables,
     }
     mounts = [
@@ -360,13 +367,12 @@ def _write_restrictions(task: ResolveTask, work: Path) -> list[str]:
     """
     options = []
     for number, file in enumerate(task.request.restrictions.files):
-        if file.decision != "resolving":
-            continue
+        option = "--build-constraints" if file.decision == "building" else file.option
         place = file.place
         if "://" not in place:
-            place = f"{file.option.removeprefix('--')}-{number}.txt"
+            place = f"{option.removeprefix('--')}-{number}.txt"
             (work / place).write_text("".join(f"{line}\n" for line in file.lines))
-        options += [file.option, place]
+        options += [option, place]
     return options
 
 

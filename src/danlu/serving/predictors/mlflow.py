@@ -17,7 +17,7 @@ _TYPES = {
 
 
 class InvalidModelInput(ValueError):
-    """What MLflow refuses is the client's fault."""
+    """What MLflow or the model refuses is the client's fault, as for MLflow's scoring server."""
 
     status_code = 400
 
@@ -63,21 +63,25 @@ class MlflowPredictor:
         elif schema is not None:
             self.columns = len(schema.inputs)
 
-        def predict(model_input: Any, params: Any = None) -> Any:
-            return self._call_model(model_input, params)
+        def predict(model_input: Any) -> Any:
+            return self._call_model(model_input)
 
-        predict.__annotations__ = {"model_input": annotation, "params": dict}
-        self.predict = predict  # type: ignore[method-assign]
+        def predict_with_params(model_input: Any, params: Any = None) -> Any:
+            return self._call_model(model_input, params=params)
 
-    def predict(self, model_input: Any, params: Any = None) -> Any:
+        chosen = predict if self.model.metadata.get_params_schema() is None else predict_with_params
+        chosen.__annotations__ = {"model_input": annotation, "params": dict}
+        self.predict = chosen  # type: ignore[method-assign]
+
+    def predict(self, model_input: Any) -> Any:
         """Return the predictions; :meth:`load` replaces it by one with the signature's types."""
         raise NotImplementedError
 
-    def _call_model(self, model_input: Any, params: Any) -> Any:
+    def _call_model(self, model_input: Any, **options: Any) -> Any:
         try:
-            if params is None:
-                return self.model.predict(model_input)
-            return self.model.predict(model_input, params=params)
+            return self.model.predict(model_input, **options)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InvalidModelInput(str(error)) from error
         except importlib.import_module("mlflow.exceptions").MlflowException as error:
             if error.get_http_status_code() == InvalidModelInput.status_code:
                 raise InvalidModelInput(error.message) from error

@@ -27,8 +27,7 @@ class XgboostPredictor:
                 if name.endswith(suffix):
                     self.booster: Any = xgboost.Booster()
                     self.booster.load_model(os.path.join(directory, name))
-                    #: Names, if it was trained with some.
-                    self.columns = self.booster.feature_names or self.booster.num_features()
+                    self.columns = _find_columns(self.booster)
                     return
         raise FileNotFoundError("no file that ends in .ubj, .json or .xgb")
 
@@ -46,3 +45,14 @@ class XgboostPredictor:
         """Return two rows of numbers."""
         count = self.booster.num_features()
         return [[0.0] * count, [(number % 7) / 7 for number in range(count)]]
+
+
+def _find_columns(booster: Any) -> Any:
+    """Return the columns by name, and which take booleans; their number if it has no names."""
+    names, types = booster.feature_names, booster.feature_types
+    if not names:
+        return booster.num_features()
+    return {
+        name: {"booleans": True} if kind == "i" else None
+        for name, kind in zip(names, types or [""] * len(names))  # noqa: B905 (Python 3.9)
+    }

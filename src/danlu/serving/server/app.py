@@ -478,8 +478,10 @@ def _accepts_gzip(scope: Scope) -> bool:
 
 
 def _find_header(scope: Scope, name: bytes) -> str:
-    value: bytes = dict(scope["headers"]).get(name, b"")
-    return value.decode("latin-1")
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
 
 
 def _describe_object(key: str, schema: Any) -> dict[str, Any]:

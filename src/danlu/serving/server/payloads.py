@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ JSON, CSV, NPY = "application/json", "text/csv", "application/x-npy"
 _FORMS = ("instances", "inputs", "dataframe_split", "dataframe_records")
 _NUMBER = re.compile(r"\s*[-+]?(\d+|(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?)\s*", re.ASCII)
 _WHOLE = re.compile(r"\s*[-+]?\d+\s*", re.ASCII)
+#: As pandas reads them.
+_BOOLEANS = {
+    "True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False,
+}  # fmt: skip
 _MAX_FIELD = 1 << 30
 
 
@@ -206,7 +211,8 @@ def read_instances(rows: Sequence[Any], inputs: Mapping[str, Any]) -> Invocation
     if len(names) != 1:
         raise values.InvalidInputError(f"an instance must be an object with {', '.join(inputs)}")
     if _has_single(names, inputs):
-        return Invocation([{names[0]: row} for row in rows], is_many=True)
+        named = [row if _are_arguments(row, inputs) else {names[0]: row} for row in rows]
+        return Invocation(named, is_many=True)
     return Invocation([{names[0]: list(rows)}])
 
 
@@ -254,20 +260,29 @@ def _read_csv(body: bytes, header: str, inputs: Mapping[str, Any]) -> Invocation
 
 
 def _read_fields(fields: list[str], dtype: Any) -> list[Any]:
-    """Return a column's fields: whole numbers or numbers if all are (empty is null), else texts."""
+    """Return a column's fields: numbers or booleans if all are (empty is null), else texts."""
     if dtype in ("str", "string", "object", "bytes") or str(dtype).startswith("datetime64"):
         return list(fields)
     present = [field for field in fields if field.strip()]
-    read: Any = str
     if all(map(_WHOLE.fullmatch, present)):
-        read = int
-    elif all(map(_NUMBER.fullmatch, present)):
-        read = float
-    elif dtype == "bool" and set(present) <= {"true", "false", "True", "False"}:
-        return [field.lower() == "true" if field.strip() else None for field in fields]
-    return [
-        read(field) if field.strip() else (None if read is not str else field) for field in fields
-    ]
+        return [_read_number(field, int) for field in fields]
+    if all(map(_NUMBER.fullmatch, present)):
+        return [_read_number(field, float) for field in fields]
+    if set(present) <= _BOOLEANS.keys():
+        return [_BOOLEANS[field] if field.strip() else None for field in fields]
+    return list(fields)
+
+
+def _read_number(field: str, kind: type[int] | type[float]) -> Any:
+    if not field.strip():
+        return None
+    try:
+        number = kind(field)
+    except ValueError as error:  # thousands of digits
+        raise values.InvalidInputError(f"invalid CSV: {error}") from error
+    if number in (math.inf, -math.inf):
+        raise values.InvalidInputError(f"invalid CSV: {field} is out of range")
+    return number
 
 
 # -- answers --------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from danlu.sandbox.pip_uv_config import (
 )
 from danlu.sources.mirrors import replace_server
 from danlu.sources.pypi.requirements import (
+    RequirementLine,
     attach_span,
     iter_uv_projects,
     list_variables,
@@ -79,6 +80,20 @@ class IndexSettings(msgspec.Struct, frozen=True):
     named: tuple[NamedIndex, ...] = ()
 
 
+#: The packages that PyTorch's own indexes have in a build for each backend.
+TORCH_PACKAGES = frozenset(
+    {
+        *("torch", "torchvision", "torchaudio", "torchao", "torchcodec", "torchdata", "torchrec"),
+        *("torchtext", "fbgemm-gpu"),
+    }
+)
+
+
+def torch_index(backend: str) -> NamedIndex:
+    """Return PyTorch's index for ``cpu``, a CUDA (``cu126``), ROCm (``rocm6.4``) or ``xpu``."""
+    return NamedIndex(f"pytorch-{backend}", f"https://download.pytorch.org/whl/{backend}")
+
+
 def read_index_settings(
     pip_index: PipIndex | None,
     declared: Iterable[PythonPackages],
@@ -103,6 +118,8 @@ def read_index_settings(
     first: list[str] = []
     named: dict[str, NamedIndex] = {}
     for packages in declared:
+        if packages.torch_backend:
+            _add_index(torch_index(packages.torch_backend), named)
         for index, is_declared in _list_uv_indexes(packages, project):
             if index.name:
                 _add_index(NamedIndex(index.name, index.url), named)
@@ -115,11 +132,13 @@ def read_index_settings(
         for entry, where in read_declared(packages, project, environ):
             value = entry.value
             if entry.option in ("--find-links", "--index-url", "--extra-index-url"):
-                value = to_index_url(value, entry.file.parent)
+                value = to_index_url(value, _find_base(entry))
                 _confine_index(value, project, where)
             if entry.option == "--index-url" and entry.line == 0:  # in the build file
                 first.append(value)
             elif entry.option:
+                if entry.option == "--index-url":
+                    options.pop("--extra-index-url", None)  # pip replaces those before it
                 options.setdefault(entry.option, []).append(value)
     default = next(iter(reversed(options.get("--index-url", []))), "")
     extra = tuple(options.get("--extra-index-url", ()))
@@ -148,6 +167,16 @@ def read_index_settings(
             for index in named.values()
         ),
     )
+
+
+def _find_base(entry: RequirementLine) -> Path:
+    """Return the directory of a relative path: for ``--find-links`` that of the file comes first.
+
+    In pip, other paths are relative to the working directory.
+    """
+    beside = entry.file.parent
+    is_beside = entry.option == "--find-links" and (beside / entry.value).exists()
+    return beside if is_beside else entry.base
 
 
 def _list_uv_indexes(packages: PythonPackages, project: Path) -> Iterator[tuple[UvIndex, bool]]:
@@ -427,6 +456,23 @@ def searches_all_indexes(
     settings = select_uv_settings(variables, project, decisions)
     strategy = variables.get("UV_INDEX_STRATEGY") or settings.get("index-strategy", "")
     return str(strategy).startswith("unsafe-")
+
+
+def may_skip_denied_index(indexes: IndexSettings, project: Path) -> bool:
+    """Return whether uv could take a package from elsewhere if a configured server denies access.
+
+    It needs a second index for that, or a directory or page of files.
+    """
+    variables = uv_environment(indexes, project)
+    settings = select_uv_settings(variables, project, WHEN_LOCKING)
+    named = settings.get("index", ())
+    urls = {*_list_index_urls(variables), *settings.get("extra-index-url", ())}
+    urls |= {index["url"] for index in named} | {settings.get("index-url", "")} - {""}
+    defaults = [variables.get("UV_DEFAULT_INDEX"), variables.get("UV_INDEX_URL")]
+    defaults += [settings.get("index-url"), *(index.get("default") for index in named)]
+    has_links = bool(variables.get("UV_FIND_LINKS") or settings.get("find-links"))
+    several = len(urls) + has_links + (not any(defaults)) > 1
+    return several and any(_file_url_path(url) is None for url in urls)
 
 
 #: The names of one setting, by each of them.

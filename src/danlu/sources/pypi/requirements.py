@@ -1,19 +1,23 @@
-"""Parse requirements files as far as danlu must understand them before uv does.
+"""Parse requirements files as pip does, as far as danlu must understand them before uv does.
 
 uv parses the files itself when it resolves. This parser only finds what decides *where* that may
-happen and which other files belong to the build (pip documentation, "Requirements File Format").
+happen and which other files belong to the build. Its rules are those of pip's ``req_file.py`` and
+``req/constructors.py``; what pip drops without a word is refused.
 """
 
 from __future__ import annotations
 
+import codecs
+import hashlib
 import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from getopt import GetoptError, gnu_getopt
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -21,7 +25,7 @@ from msgspec.structs import replace
 
 from danlu.environment.package_names import normalize_name
 from danlu.environment.types import PythonPackages
-from danlu.errors import ResolveError, Span, UsageError
+from danlu.errors import ChecksumError, ResolveError, Span, UsageError
 from danlu.sources.pypi.uv_project import (
     LOCK_NAME,
     UvProject,
@@ -30,39 +34,76 @@ from danlu.sources.pypi.uv_project import (
     read_uv_project,
 )
 from danlu.util.safe_paths import ProjectTree
-from danlu.util.urls import strip_credentials
+from danlu.util.urls import mask_credentials, strip_credentials
 
-_LONG_OPTIONS = {
+#: The options of a line for :mod:`getopt`, which completes abbreviations as pip's parser does.
+_SHORT_OPTIONS = "r:c:e:i:f:C:"
+_LONG_OPTIONS = (
+    *("requirement=", "constraint=", "editable=", "index-url=", "pypi-url=", "extra-index-url="),
+    *("find-links=", "no-index", "trusted-host=", "no-binary=", "only-binary=", "prefer-binary"),
+    *("pre", "require-hashes", "use-feature=", "hash=", "config-settings="),
+    *("no-require-hashes", "all-releases=", "only-final=", "global-option="),
+)
+_OPTION_NAMES = {
     "-r": "--requirement",
     "-c": "--constraint",
     "-e": "--editable",
     "-i": "--index-url",
     "--pypi-url": "--index-url",
     "-f": "--find-links",
+    "-C": "--config-settings",
 }
+_INCLUDING = ("--requirement", "--constraint")
+_OF_REQUIREMENTS = ("--hash", "--config-settings")
+
+#: No project has more; files that include each other's copies could be endless.
+_MAX_INCLUDED_FILES = 1000
+
+#: The order matters: the mark of UTF-16 is the start of that of UTF-32.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_CODING_LINE = re.compile(rb"#.*?coding[:=]\s*([-\w.]+)")
+_COMMENT = re.compile(r"(^|\s+)#.*$")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_OWN_OPTION = re.compile(r"\s(--[A-Za-z][\w-]*|-[A-Za-z])")
+_URL = re.compile(r"(https?|ftp|file|(git|hg|svn|bzr)(\+[a-z]+)?):", re.IGNORECASE)
 _VCS = re.compile(r"(git|hg|svn|bzr)\+")
 _NAMED_REFERENCE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*@\s*(.+)", re.DOTALL)
+_FRAGMENT_HASH = re.compile(r"[#&](sha512|sha384|sha256|sha224|sha1|md5)=([^&]*)")
 _ARCHIVES = (
     *(".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tbz"),
-    *(".tar.xz", ".tar.zst", ".tar", ".tar.lzma"),
+    *(".tar.xz", ".txz", ".tlz", ".tar.lz", ".tar.zst", ".tar", ".tar.lzma"),
 )
 
 
 class RequirementLine(msgspec.Struct, frozen=True):
-    """A logical line: an option (``--index-url``) with its value, or a requirement (no option).
+    """An option (``--index-url``) with its value, or a requirement (no option).
 
-    ``file`` and ``line`` are its location (first physical line); ``hashes`` are the requirement's
-    ``--hash`` options (``sha256:…``), ``settings`` the names of its other options.
+    ``file`` and ``line`` are its location (first physical line), ``base`` the directory that a path
+    in a requirement is relative to. ``hashes`` are the requirement's ``--hash`` options
+    (``sha256:…``), ``settings`` the names of its other options. ``constraint`` says that it is in a
+    file included with ``-c``.
     """
 
     option: str
     value: str
     file: Path
     line: int
+    base: Path
     hashes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    constraint: bool = False
+
+    @property
+    def included(self) -> Path | None:
+        """The file that the line includes; None for other lines and for URLs."""
+        if self.option not in _INCLUDING or "://" in self.value:
+            return None
+        return Path(os.path.abspath(self.file.parent / self.value))
 
 
 class DirectReference(msgspec.Struct, frozen=True):
@@ -71,7 +112,8 @@ class DirectReference(msgspec.Struct, frozen=True):
 
     ``name`` is empty if the user gave none. ``kind`` is what is at the location: a wheel, an
     archive (source distribution), a directory, or a repository. ``location`` is the URL, or the
-    path as written; ``path`` is its absolute form if it is local.
+    path as written; ``path`` is its absolute form if it is local. ``hashes`` (``sha256:…``) are
+    those in the fragment of the URL.
     """
 
     name: str
@@ -82,25 +124,44 @@ class DirectReference(msgspec.Struct, frozen=True):
     marker: str = ""
     reference: str = ""
     subdirectory: str = ""
+    hashes: tuple[str, ...] = ()
+
+
+def _decode_text(data: bytes) -> str:
+    """Decode by mark, by a line as in PEP 263, or as UTF-8.
+
+    pip's last resort is the locale, which is another one on another machine.
+    """
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding)
+    for line in data.split(b"\n")[:2]:
+        if match := _CODING_LINE.match(line):
+            return data.decode(match[1].decode("ascii"))
+    return data.decode()
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    pending, first = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        first = first if pending else number
-        if not pending and raw.lstrip().startswith("#"):
+    """Yield lines without comments, joined at backslashes, with the number of the first one."""
+    parts: list[str] = []
+    first = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        first = first if parts else number
+        is_comment = _COMMENT.match(line)
+        if line.endswith("\\") and not is_comment:
+            parts.append(line.strip("\\"))
             continue
-        if raw.endswith("\\"):
-            pending += raw[:-1] + " "
-            continue
-        yield first, pending + raw
-        pending = ""
-    if pending:
-        yield first, pending
+        # The blank makes the end of a joined line a comment.
+        yield first, "".join((*parts, f" {line}" if is_comment else line))
+        parts = []
+    if parts:
+        yield first, "".join(parts)
 
 
 def _expand_variables(text: str, environ: Mapping[str, str]) -> str:
-    return _VARIABLE.sub(lambda match: environ.get(match[1]) or match[0], text)
+    for name in _VARIABLE.findall(text):
+        text = text.replace(f"${{{name}}}", environ.get(name) or f"${{{name}}}")
+    return text
 
 
 def list_variables(text: str) -> list[str]:
@@ -108,110 +169,130 @@ def list_variables(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
-def _split_option(line: str) -> tuple[str, str]:
-    """Return the option (long form; empty for a requirement) and its value."""
-    if not line.startswith("-"):
-        return "", line
-    match = re.match(r"(--[\w-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?=[^\s-]))?(.*)", line)
-    assert match is not None
-    value = match[2].strip()
+def _parse_line(line: str, file: Path, number: int, base: Path) -> list[RequirementLine]:
+    """Parse a logical line: options, or a requirement that may have options."""
+
+    def refuse(problem: str, hint: str = "") -> ResolveError:
+        shown = mask_credentials(line)
+        return ResolveError(f"cannot read requirement {shown!r}: {problem}", hint=hint)
+
+    # Options start at a blank and a dash: markers before them have quotes of their own.
+    text, dash, rest = f" {line}".partition(" -")
+    text = text.strip()
     try:
-        words = shlex.split(value)
-    except ValueError:
-        words = [value]
-    return _LONG_OPTIONS.get(match[1], match[1]), words[0] if len(words) == 1 else value
+        found, more = gnu_getopt(shlex.split(dash + rest), _SHORT_OPTIONS, [*_LONG_OPTIONS])
+    except (GetoptError, ValueError) as error:
+        raise refuse(str(error)) from error
+    options = [(_OPTION_NAMES.get(name, name), value) for name, value in found]
+    names = [name for name, _ in options]
+    if more:
+        raise refuse(f"pip ignores {more[0]!r} after an option", "quote a value that has blanks")
+    editable = "--editable" in names
+    if text or editable:
+        if editable and names.count("--editable") + bool(text) > 1:
+            raise refuse("pip reads one requirement only", "write one per line")
+        value = text or dict(options)["--editable"]
+        if editable and _NAME.match(value) and (base / value.partition("[")[0]).is_dir():
+            value = f"./{value}"  # a name, as in the other lines, if there is no such directory
+        others = tuple(name for name in names if name != ("--editable" if editable else "--hash"))
+        hashes = tuple(value for name, value in options if name == "--hash" and not editable)
+        option = "--editable" if editable else ""
+        return [RequirementLine(option, value, file, number, base, hashes, others)]
+    if len(options) > 1 and {*names} & {*_INCLUDING, *_OF_REQUIREMENTS}:
+        raise refuse("pip reads one of these options only", "write them on lines of their own")
+    if names.count("--find-links") > 1:
+        raise refuse("pip reads the first --find-links only", "write one per line")
+    return [RequirementLine(name, value, file, number, base) for name, value in options]
 
 
-def _read_lines(
-    tree: ProjectTree, path: Path, environ: Mapping[str, str]
+def read_lines(
+    file: Path,
+    base: Path,
+    environ: Mapping[str, str],
+    read: Callable[[Path], bytes],
+    *,
+    shown: Callable[[Path], str] = str,
 ) -> Iterator[RequirementLine]:
+    """Yield the lines of a requirements file and of those that it includes, in pip's order.
+
+    A line that includes a file is followed by that file's lines. ``read`` returns the content of a
+    file, ``shown`` its path as in messages. Files in other formats (``pyproject.toml``,
+    ``pylock.toml``) and URLs contribute no lines. Raises :class:`ResolveError` with the line.
+    """
+    included = 0
+
+    def follow(
+        file: Path, base: Path, where: Span | None, outer: tuple[Path, ...], constraint: bool
+    ) -> Iterator[RequirementLine]:
+        nonlocal included
+        is_conda = file.suffix in (".yml", ".yaml")
+        if file.suffix == ".toml":
+            return
+        included += 1
+        if file in outer or included > _MAX_INCLUDED_FILES:
+            raise ResolveError(f"requirements file {shown(file)} includes itself", span=where)
+        with attach_span(where):
+            numbered = _read_logical_lines(file, read, shown)
+        # conda runs pip in the directory of its file.
+        base = file.parent if is_conda else base
+        for number, line in numbered:
+            line = _expand_variables(_COMMENT.sub("", line).strip(), environ)
+            span = Span(shown(file), number)
+            with attach_span(span):
+                entries = _parse_line(line, file, number, base) if line else ()
+            for entry in entries:
+                yield replace(entry, constraint=constraint)
+                if entry.included is not None:
+                    nested = entry.option == "--constraint"
+                    yield from follow(entry.included, base, span, (*outer, file), nested)
+
+    yield from follow(Path(os.path.abspath(file)), base, None, (), constraint=False)
+
+
+def _read_logical_lines(
+    file: Path, read: Callable[[Path], bytes], shown: Callable[[Path], str]
+) -> list[tuple[int, str]]:
     try:
-        text = tree.read_text(path, "utf-8-sig")
+        data = read(file)
+        text = _decode_text(data)
     except FileNotFoundError:
-        raise ResolveError(f"requirements file {_format_path(path, tree)} not found") from None
+        raise ResolveError(f"requirements file {shown(file)} not found") from None
     except OSError as error:
         reason = error.strerror or str(error)
+        raise ResolveError(f"cannot read requirements file {shown(file)}: {reason}") from error
+    except (UnicodeDecodeError, LookupError) as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        encoding = error.encoding if isinstance(error, UnicodeDecodeError) else ""
+        name = {"utf-8": "UTF-8"}.get(encoding, encoding) or "text"
+        reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
         raise ResolveError(
-            f"cannot read requirements file {_format_path(path, tree)}: {reason}"
-        ) from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ResolveError(
-            f"{_format_path(path, tree)} is not UTF-8: {error.reason}",
-            span=Span(_format_path(path, tree), line),
+            f"{shown(file)} is not {name}: {reason}",
+            span=Span(shown(file), data[:start].count(b"\n") + 1),
             hint="convert it, for example with `iconv -t UTF-8`",
         ) from error
-    if _is_conda_file(path):
+    if file.suffix in (".yml", ".yaml"):
         from danlu.sources.environment_file import parse_environment_file  # few projects have one
 
-        yield from _parse_lines(parse_environment_file(text, path.name).pip, path, environ)
-    else:
-        yield from parse_requirements(text, path, environ)
-
-
-def _format_path(path: Path, tree: ProjectTree) -> str:
-    return os.path.relpath(path, os.path.abspath(tree.project))
-
-
-def parse_requirements(
-    text: str, path: Path, environ: Mapping[str, str]
-) -> Iterator[RequirementLine]:
-    """Yield the lines of ``text``, the content of the requirements file ``path``."""
-    yield from _parse_lines(_logical_lines(text), path, environ)
-
-
-def _parse_lines(
-    lines: Iterable[tuple[int, str]], path: Path, environ: Mapping[str, str]
-) -> Iterator[RequirementLine]:
-    for number, line in lines:
-        line = _expand_variables(re.sub(r"(^|\s)#.*$", "", line).strip(), environ)
-        if line:
-            yield _parse_line(*_split_option(line), path, number)
-
-
-def _is_conda_file(path: Path) -> bool:
-    """Return whether a file lists Python packages next to conda packages."""
-    return path.suffix in (".yml", ".yaml")
-
-
-def _parse_line(option: str, text: str, path: Path, number: int) -> RequirementLine:
-    """Parse a line; after a requirement, its own options may follow."""
-    if option not in ("", "--editable"):
-        return RequirementLine(option, text, path, number)
-    value = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
-    own = text[len(value) :]
-    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", own))
-    settings = tuple(name for name in _OWN_OPTION.findall(own) if name != "--hash")
-    return RequirementLine(option, value, path, number, hashes, settings)
+        return list(parse_environment_file(text, file.name).pip)
+    return list(_logical_lines(text))
 
 
 def read_requirements(
     path: Path, project: Path, environ: Mapping[str, str] | None = None
 ) -> tuple[RequirementLine, ...]:
-    """Return all lines of a requirements file and of the files it includes, each file once.
+    """Return all lines of a requirements file and of the files it includes, in pip's order.
 
-    Files in other formats (``pyproject.toml``, ``pylock.toml``) and URLs contribute no lines.
-    Raises :class:`ResolveError` if a file is missing or not text, and :class:`UsageError`, with the
-    line that includes it, if it is outside ``project``.
+    Paths of requirements are relative to ``project``, which is where pip would run. Raises
+    :class:`ResolveError` if a file is missing, not text or invalid, and :class:`UsageError`, with
+    the line that includes it, if it is outside ``project``.
     """
     env = os.environ if environ is None else environ
-    lines: list[RequirementLine] = []
-    seen: set[Path] = set()
-    pending: list[tuple[Path, Span | None]] = [(path, None)]
+    root = Path(os.path.abspath(project))
     with ProjectTree(project) as tree:
-        while pending:
-            named, where = pending.pop(0)
-            current = Path(os.path.abspath(named))
-            if current in seen or (current.suffix == ".toml" and not _is_conda_file(current)):
-                continue
-            seen.add(current)
-            with attach_span(where):
-                entries = list(_read_lines(tree, current, env))
-            for entry in entries:
-                lines.append(entry)
-                if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
-                    pending.append((current.parent / entry.value, _line_span(entry, project)))
-    return tuple(lines)
+        lines = read_lines(
+            path, root, env, tree.read_bytes, shown=lambda file: os.path.relpath(file, root)
+        )
+        return tuple(lines)
 
 
 def read_declared(
@@ -222,13 +303,15 @@ def read_declared(
     Variables are expanded in requirements files only: a build file may come from strangers, who
     must not learn their values through the address of an index.
     """
-    build_file = project / "build.envd"  # paths are relative to its directory
     for name in packages.names:
-        yield _parse_line(*_split_option(name.strip()), build_file, 0), packages.span
+        with attach_span(packages.span if packages.span.line else None):
+            entries = _parse_line(name.strip(), project / "build.envd", 0, project)
+        for entry in entries:
+            yield entry, packages.span
     if packages.requirements:
         with attach_span(packages.span if packages.span.line else None):
-            entries = read_requirements(project / packages.requirements, project, environ)
-        for entry in entries:
+            lines = read_requirements(project / packages.requirements, project, environ)
+        for entry in lines:
             yield entry, _line_span(entry, project)
 
 
@@ -248,13 +331,9 @@ def attach_span(where: Span | None) -> Iterator[None]:
 
 def list_included_files(path: Path, project: Path) -> tuple[Path, ...]:
     """Return ``path`` and all files it includes, absolute, each once."""
-    files = [Path(os.path.abspath(path))]
-    for entry in read_requirements(path, project):
-        if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
-            other = Path(os.path.abspath(entry.file.parent / entry.value))
-            if other not in files:
-                files.append(other)
-    return tuple(files)
+    others = [entry.included for entry in read_requirements(path, project)]
+    files = (Path(os.path.abspath(path)), *(other for other in others if other is not None))
+    return tuple(dict.fromkeys(files))
 
 
 def list_pylock_directories(path: Path, project: Path, *, editable: bool = False) -> list[Path]:
@@ -284,7 +363,7 @@ def list_project_files(path: Path, project: Path) -> tuple[Path, ...]:
     for entry in read_requirements(path, project):
         if entry.option in ("", "--editable"):
             with attach_span(_line_span(entry, project)):
-                place = resolve_in_project(parse_reference(entry.value, entry.file.parent), project)
+                place = resolve_in_project(parse_reference(entry.value, entry.base), project)
             if place and place not in files:
                 files.append(place)
     return tuple(files)
@@ -365,10 +444,10 @@ def iter_uv_projects(packages: PythonPackages, project: Path) -> Iterator[tuple[
         declared.append(project / packages.requirements)
     pending: list[Path] = []
     for entry, _ in read_declared(packages, project):
-        if entry.option == "--requirement" and _is_pyproject(entry.value):
-            declared.append(entry.file.parent / entry.value)
+        if entry.option == "--requirement" and entry.included and _is_pyproject(entry.value):
+            declared.append(entry.included)
         elif entry.option in ("", "--editable"):
-            reference = parse_reference(entry.value, entry.file.parent)
+            reference = parse_reference(entry.value, entry.base)
             if reference is not None and reference.kind == "directory" and reference.path:
                 pending.append(reference.path / reference.subdirectory / "pyproject.toml")
     installed, seen = len(declared) + len(pending), set()
@@ -414,7 +493,7 @@ def list_editable_paths(declared: Iterable[PythonPackages], project: Path) -> fr
     for packages in declared:
         for entry, _ in read_declared(packages, project):
             if entry.option == "--editable":
-                reference = parse_reference(entry.value, entry.file.parent)
+                reference = parse_reference(entry.value, entry.base)
                 if reference is not None and reference.kind == "directory" and reference.path:
                     paths.add(reference.path)
         if packages.requirements.endswith(".toml"):
@@ -440,7 +519,7 @@ def urls_with_credentials(declared: Sequence[PythonPackages], project: Path) -> 
     for packages in declared:
         for entry, _ in read_declared(packages, project):
             if entry.option in ("", "--editable"):
-                places.append(parse_reference(entry.value, entry.file.parent))
+                places.append(parse_reference(entry.value, entry.base))
     urls = [place.location for place in places if place is not None and place.path is None]
     for packages in declared:
         for known, _ in iter_uv_projects(packages, project):
@@ -463,21 +542,49 @@ def _local_path(text: str, base: Path) -> Path | None:
     return None
 
 
+def split_marker(requirement: str) -> tuple[str, str]:
+    """Return a requirement without its environment marker, and the marker.
+
+    A bare URL may contain semicolons: its marker starts after a blank.
+    """
+    text, _, marker = requirement.partition("; " if _URL.match(requirement) else ";")
+    return text.strip(), marker.strip()
+
+
 def parse_reference(requirement: str, base: Path) -> DirectReference | None:
     """Return the direct reference in a requirement, or None for an ordinary ``name>=version``.
 
-    ``base`` is the directory for relative paths.
+    ``base`` is the directory for relative paths. Raises :class:`ResolveError` for a fragment that
+    pip refuses.
     """
-    text, _, marker = requirement.partition(" ;")
+    text, marker = split_marker(requirement)
     named = _NAMED_REFERENCE.fullmatch(text)
     name, extras, place = (named[1], named[2] or "", named[3]) if named else ("", "", text)
-    place = place.strip()
-    place, _, fragment = place.partition("#")
+    address = place.strip()
+    if not named and "://" in text and not _URL.match(text):
+        return None  # invalid, which is reported where it is parsed
+    if re.search(r"\s", address) and (named or _URL.match(text)):
+        raise ResolveError(f"{mask_credentials(requirement)!r}: a URL cannot contain blanks")
+    place, _, fragment = address.partition("#")
     options = dict(part.split("=", 1) for part in fragment.split("&") if "=" in part)
-    name = name or options.get("egg", "").partition("[")[0]
-    common = {"marker": marker.strip(), "subdirectory": options.get("subdirectory", "")}
+    egg = options.get("egg", "")
+    if egg and not _NAME.fullmatch(egg):
+        raise ResolveError(
+            f"{mask_credentials(requirement)}: invalid fragment egg={egg}",
+            hint="write the name, and extras, in front: NAME[EXTRA] @ URL",
+        )
+    found = _FRAGMENT_HASH.search(address)
+    reference = DirectReference(
+        name or egg,
+        extras,
+        "vcs",
+        place,
+        marker=marker,
+        subdirectory=options.get("subdirectory", ""),
+        hashes=(f"{found[1]}:{found[2].lower()}",) if found else (),
+    )
     if match := _VCS.match(place):
-        return _parse_repository(place[match.end() :], match[1], name, extras, common)
+        return _parse_repository(place[match.end() :], match[1], reference)
     if not named and (match_extras := re.fullmatch(r"(.*?[^\s])(\[[^\]]*\])", place)):
         place, extras = match_extras[1], match_extras[2]
     path = _local_path(place, base)
@@ -486,7 +593,7 @@ def parse_reference(requirement: str, base: Path) -> DirectReference | None:
     kind = classify_file(path.name if path else unquote(urlsplit(place).path))
     if kind == "directory" and path is None:
         kind = "archive"
-    return DirectReference(name, extras, kind, place, path, **common)
+    return replace(reference, extras=extras, kind=kind, location=place, path=path)
 
 
 def classify_file(name: str) -> Literal["wheel", "archive", "directory"]:
@@ -496,21 +603,58 @@ def classify_file(name: str) -> Literal["wheel", "archive", "directory"]:
     return "archive" if name.lower().endswith(_ARCHIVES) else "directory"
 
 
-def _parse_repository(
-    address: str, kind: str, name: str, extras: str, common: Mapping[str, str]
-) -> DirectReference:
-    """Parse a VCS URL ``https://host/repo@ref``; its user part can contain an ``@``, too."""
-    head, slash, tail = address.rpartition("/")
-    tail, _, reference = tail.partition("@")
-    return DirectReference(
-        name,
-        extras,
-        "git" if kind == "git" else "vcs",
-        head + slash + tail,
-        marker=common["marker"],
-        reference=reference,
-        subdirectory=common["subdirectory"],
+def _parse_repository(address: str, kind: str, reference: DirectReference) -> DirectReference:
+    """Parse a VCS URL ``https://host/repo@ref``; the user part can contain an ``@``, too."""
+    scheme, delimiter, rest = address.rpartition("://")
+    host, slash, path = rest.partition("/")
+    path, at, commit = path.rpartition("@") if "@" in path else (path, "", "")
+    if at and not commit:
+        raise ResolveError(
+            f"{mask_credentials(address)} has an empty revision after @", hint="remove the @"
+        )
+    return replace(
+        reference,
+        kind="git" if kind == "git" else "vcs",
+        location="".join((scheme, delimiter, host, slash, path)),
+        reference=unquote(commit),
     )
+
+
+def check_hashes(file: BinaryIO, hashes: Iterable[str], name: str, where: Span | None) -> None:
+    """Raise :class:`ChecksumError` unless a file has one of ``hashes`` (``ALGORITHM:DIGEST``)."""
+    expected = [*hashes]
+    for text in expected:
+        algorithm, _, digest = text.partition(":")
+        file.seek(0)
+        found = hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
+        if found == digest.lower():
+            return
+    if expected:
+        raise wrong_hash(name, expected, where)
+
+
+def wrong_hash(name: str, expected: Iterable[str], where: Span | None) -> ChecksumError:
+    """Return the error about a file with another hash than the user wrote."""
+    return ChecksumError(
+        f"{mask_credentials(name)} does not have the hash {' or '.join(expected)}",
+        span=where,
+        hint="check where the file comes from, or correct the hash",
+    )
+
+
+def check_constraint(entry: RequirementLine, where: Span | None = None) -> None:
+    """Raise :class:`ResolveError` for a line of a constraints file that pip refuses."""
+    problem = ""
+    if entry.option == "--editable":
+        problem = "editable requirements are not allowed as constraints"
+    elif not entry.option and "[" in split_marker(entry.value)[0].partition("@")[0]:
+        problem = "constraints cannot have extras"
+    if problem:
+        raise ResolveError(
+            f"{mask_credentials(entry.value)}: {problem}",
+            span=where,
+            hint="write it in a requirements file",
+        )
 
 
 FORMAT_OPTIONS = frozenset({"--no-binary", "--only-binary"})

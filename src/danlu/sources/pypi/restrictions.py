@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -12,7 +13,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.package_names import normalize_name
-from danlu.errors import ResolveError
+from danlu.errors import ResolveError, Span
 from danlu.sandbox.machine_settings import Decision, MachineSetting, iter_settings
 from danlu.sandbox.pip_uv_config import (
     TRUE_VALUES,
@@ -20,7 +21,13 @@ from danlu.sandbox.pip_uv_config import (
     locate_pip_options,
     split_values,
 )
-from danlu.sources.pypi.requirements import ANY_FORMAT, FormatControl, parse_requirements
+from danlu.sources.pypi.requirements import (
+    ANY_FORMAT,
+    FormatControl,
+    RequirementLine,
+    check_constraint,
+    read_lines,
+)
 
 _PIP = "pip's configuration"
 _UV = "uv's configuration"
@@ -63,12 +70,26 @@ class RestrictionFile(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
 
+class ExtraBuildRequirement(msgspec.Struct, frozen=True):
+    """What uv's setting ``extra-build-dependencies`` adds to the build of a package.
+
+    With ``match_runtime``, it has the version that is installed with the package.
+    """
+
+    requirement: str
+    match_runtime: bool = False
+
+
 class MachineRestrictions(msgspec.Struct, frozen=True):
-    """All restrictions, with the files that contain some of them, and the formats of files."""
+    """All restrictions, with the files that contain some of them, and the formats of files.
+
+    ``extra_builds`` are the additional build requirements, by normalised package name.
+    """
 
     entries: tuple[Restriction, ...] = ()
     files: tuple[RestrictionFile, ...] = ()
     formats: FormatControl = ANY_FORMAT
+    extra_builds: Mapping[str, tuple[ExtraBuildRequirement, ...]] = {}
 
     def to_options(self, decision: Decision) -> list[str]:
         """Return uv's options for the files with this decision."""
@@ -80,8 +101,26 @@ class MachineRestrictions(msgspec.Struct, frozen=True):
         return [
             entry.value
             for entry in self.entries
-            if entry.decision == decision and not entry.line and not entry.value.endswith(_A_URL)
+            if entry.decision == decision
+            and entry.setting != "extra-build-dependencies"
+            and not entry.line
+            and not entry.value.endswith(_A_URL)
         ]
+
+    def allows_build(self, pins: Iterable[str]) -> bool:
+        """Return whether the build requirements ``NAME==VERSION`` are within all limits."""
+        limits = [*self.list_lines("building")]
+        limits += [
+            line for file in self.files if file.decision == "building" for line in file.lines
+        ]
+        versions = dict(pin.split("==") for pin in pins)
+        for line in limits:
+            with suppress(InvalidRequirement):
+                limit = Requirement(line)
+                version = versions.get(normalize_name(limit.name))
+                if version and not limit.specifier.contains(version, prereleases=True):
+                    return False
+        return True
 
     def explain(self, error: ResolveError) -> None:
         """Add the restrictions that may be the reason to uv's error about a resolution."""
@@ -115,7 +154,12 @@ def read_restrictions(
     collector = _RestrictionCollector(project, env)
     for setting in iter_settings({"resolving", "building"}):
         collector.add_setting(setting)
-    return MachineRestrictions(tuple(collector.entries), tuple(collector.files), collector.formats)
+    return MachineRestrictions(
+        tuple(collector.entries),
+        tuple(collector.files),
+        collector.formats,
+        collector.extra_builds,
+    )
 
 
 class _ConfiguredValue(msgspec.Struct, frozen=True):
@@ -127,6 +171,11 @@ class _ConfiguredValue(msgspec.Struct, frozen=True):
     place: str = ""
 
 
+class _ExtraBuildTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    requirement: str
+    match_runtime: bool = False
+
+
 class _RestrictionCollector:
     def __init__(self, project: Path, environ: Mapping[str, str]) -> None:
         self._project = project
@@ -136,6 +185,7 @@ class _RestrictionCollector:
         self.entries: list[Restriction] = []
         self.files: list[RestrictionFile] = []
         self.formats = ANY_FORMAT
+        self.extra_builds: dict[str, tuple[ExtraBuildRequirement, ...]] = {}
         tables = list(iter_uv_tables(environ, project))
         for path, table in (*tables, *((path, table.get("pip")) for path, table in tables)):
             for name, value in table.items() if isinstance(table, dict) else ():
@@ -151,6 +201,8 @@ class _RestrictionCollector:
                     self._add_file(setting, place, configured)
             elif setting.formats:
                 self._add_formats(setting, configured)
+            elif configured.name == "extra-build-dependencies":
+                self._add_extra_builds(setting, configured)
             else:
                 self._add_values(setting, configured, configured.value)
 
@@ -192,6 +244,23 @@ class _RestrictionCollector:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             self._add_entry(setting, configured, text)
 
+    def _add_extra_builds(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
+        try:
+            tables = msgspec.convert(configured.value, dict[str, list[str | _ExtraBuildTable]])
+        except msgspec.ValidationError as error:
+            raise ResolveError(f"{configured.place}: extra-build-dependencies: {error}") from error
+        for name, listed in tables.items():
+            found = [
+                ExtraBuildRequirement(item)
+                if isinstance(item, str)
+                else ExtraBuildRequirement(item.requirement, item.match_runtime)
+                for item in listed
+            ]
+            self.extra_builds[normalize_name(name)] = tuple(found)
+            for item in found:
+                text, package = _format_requirement(item.requirement)
+                self._add_entry(setting, configured, f"{name}: {text}", package=package)
+
     def _add_entry(
         self,
         setting: MachineSetting,
@@ -221,36 +290,28 @@ class _RestrictionCollector:
         local = unquote(urlsplit(place).path) if place.startswith("file:") else place
         path = self._project / os.path.expanduser(local)
         lines = []
-        for text, line in self._read_file(path, configured, set()):
-            lines.append(text)
-            self._add_values(setting, configured, text, line=line)
+        for entry in self._read_file(path, configured):
+            if setting.files == "--constraints":
+                check_constraint(entry, Span(str(entry.file), entry.line))
+            if not entry.option:
+                lines.append(entry.value)
+                line = f"{entry.file}, line {entry.line}"
+                self._add_values(setting, configured, entry.value, line=line)
         self.files.append(
             RestrictionFile(setting.decision, setting.files, os.path.normpath(path), tuple(lines))
         )
 
-    def _read_file(
-        self, path: Path, configured: _ConfiguredValue, seen: set[Path]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield each requirement with its location, also of included files."""
-        path = Path(os.path.normpath(path))
-        if path in seen:
-            return
-        seen.add(path)
+    def _read_file(self, path: Path, configured: _ConfiguredValue) -> Iterator[RequirementLine]:
+        """Yield the lines of a file and of those that it includes."""
         try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            yield from read_lines(path, self._project, self._environ, Path.read_bytes)
+        except ResolveError as error:
             place = f" {configured.place}" if configured.place else ""
-            raise ResolveError(
-                f"cannot read {path}: {reason}",
-                hint=f"`{configured.name}` in {configured.origin}{place} names it: correct the"
-                " setting, or create the file",
-            ) from error
-        for entry in parse_requirements(text, path, self._environ):
-            if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
-                yield from self._read_file(path.parent / entry.value, configured, seen)
-            elif not entry.option:
-                yield entry.value, f"{path}, line {entry.line}"
+            error.hint = error.hint or (
+                f"`{configured.name}` in {configured.origin}{place} names it: correct the"
+                " setting, or create the file"
+            )
+            raise
 
     def _add_formats(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
         value = configured.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from danlu.sandbox.machine_settings import WHEN_LOCKING, iter_settings
+from danlu.sandbox.machine_settings import WHEN_BUILDING, iter_settings
 from danlu.sandbox.pip_indexes import map_into_sandbox, map_uv_paths, render_uv_toml
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import (
@@ -46,7 +46,7 @@ def sandbox_indexes(
     Also return the named indexes, and the mounts that the addresses of all of them need.
     """
     outside = uv_environment(indexes, project)
-    settings = select_uv_settings(outside, project, WHEN_LOCKING)
+    settings = select_uv_settings(outside, project, WHEN_BUILDING)
     variables: dict[str, str] = {}
     selected: dict[str, object] = {}
     places: dict[str, Path] = {}

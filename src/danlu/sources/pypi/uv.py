@@ -23,7 +23,7 @@ from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv_errors import (
     denies_access,
     find_missing_extras,
-    find_unknown_packages,
+    names_unknown_package,
 )
 from danlu.util.files import set_topdir_flag
 from danlu.util.pdeathsig import with_parent_death_signal
@@ -183,19 +183,24 @@ class Uv(msgspec.Struct, frozen=True):
     async def add_denied_access(self, messages: str) -> str:
         """Return uv's ``messages``, with its hints about indexes that deny access.
 
-        If uv searches all indexes for the best version, it only says that a package was not found.
-        So it is asked again with the strategy that has the hints.
+        They are about a package that was not found.
         """
-        names = find_unknown_packages(messages)
-        if not names or self.offline or denies_access(messages):
+        if not names_unknown_package(messages) or self.offline or denies_access(messages):
             return messages
+        return "\n".join(filter(None, (messages, await self.find_denied_access())))
+
+    async def find_denied_access(self) -> str:
+        """Return uv's hints about an index that denies access; empty if none does.
+
+        If uv searches all indexes for the best version, it passes over such an index. So it is
+        asked, with the strategy that has the hints, for a package that none of them has.
+        """
         target = str(self.cache / "no-such-directory")
-        options = ["--dry-run", "--no-deps", "--target", target, *names]
+        options = ["--dry-run", "--no-deps", "--target", target, "danlu-no-such-package"]
         command = self.prepare(("pip", "install"), options)
         environment = {**command.environment, "UV_INDEX_STRATEGY": "first-index"}
-        code, _, again = await replace(command, environment=environment).run()
-        hints = [line for line in again.splitlines() if denies_access(line)] if code else []
-        return "\n".join((messages, *hints))
+        code, _, messages = await replace(command, environment=environment).run()
+        return "\n".join(line for line in messages.splitlines() if code and denies_access(line))
 
     def prepare(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
+from danlu.environment.package_names import normalize_name
 from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError, TemporaryError
 from danlu.util.disk_full import disk_full_error, reports_disk_full
 from danlu.util.urls import mask_credentials
@@ -110,16 +111,34 @@ def format_missing_extra(package: str, extra: str) -> str:
     return f"warning: {package} does not provide the extra '{extra}'; nothing is installed for it"
 
 
+#: Packages whose last release only says that another has replaced it.
+_REPLACED = {"sklearn": "scikit-learn", "tensorflow-gpu": "tensorflow"}
+
+_FAILED_BUILD = re.compile(r"Failed to build `(?P<name>[A-Za-z0-9._-]+)")
+
+
 def build_hint(text: str) -> str:
     """Return a hint for a failed build with this output."""
+    failed = _FAILED_BUILD.search(text)
+    if failed is not None and (instead := _REPLACED.get(normalize_name(failed["name"]))):
+        return f"{failed['name']} is no longer published: use {instead}"
     if re.search(r"unable to detect version|git.*(not found|No such file)", text):
-        return 'its version is derived from git: add install.apt_packages(["git"])'
+        return (
+            'its version is derived from git: add install.apt_packages(["git"]) for a repository;'
+            " for a directory without one, set SETUPTOOLS_SCM_PRETEND_VERSION when locking"
+        )
     return "if compilers or headers are missing, add them with install.apt_packages(...)"
 
 
-def find_unknown_packages(text: str) -> list[str]:
-    """Return the packages that uv has found on no index."""
-    return list(dict.fromkeys(re.findall(rf"([A-Za-z0-9][\w.-]*) {_NOT_FOUND}", text)))
+def names_unknown_package(text: str) -> bool:
+    """Return whether uv's message says that a package is on no index."""
+    return _NOT_FOUND in text
+
+
+def lacks_package(error: DanluError, name: str) -> bool:
+    """Return whether a resolution failed because no index has any file of a package."""
+    text = " ".join(" ".join(error.details).split())
+    return re.search(rf"(^|\s){name} was not found in the ", text) is not None
 
 
 def denies_access(text: str) -> bool:

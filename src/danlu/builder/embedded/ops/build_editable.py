@@ -19,16 +19,12 @@ from danlu.graph.ops import BuildEditable
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.build_system import LOAD_BACKEND, parse_build_system
 from danlu.sources.pypi.editable_metadata import copy_for_editable, locate_editable
-from danlu.sources.pypi.sdist_build import BUILD_WHEELS, UV_INSIDE, chown_to_builder
+from danlu.sources.pypi.scm_version import write_description
+from danlu.sources.pypi.sdist_build import chown_to_builder
 from danlu.sources.pypi.source_tree import is_tool_file
 from danlu.util.safe_paths import ProjectTree
 
-_SCRIPT = f"""\
-{UV_INSIDE} venv -q --python "$python" /tmp/build || exit
-{UV_INSIDE} pip install -q --no-deps --no-index --find-links {BUILD_WHEELS} \\
-    --python /tmp/build/bin/python -r {WORK}/pins.txt || exit
-cd "$SOURCE" && PATH=/tmp/build/bin:$PATH exec /tmp/build/bin/python {WORK}/hook.py
-"""
+_SCRIPT = f'cd "$SOURCE" && exec python {WORK}/hook.py'
 
 _HOOK = f"""{LOAD_BACKEND}
 backend.build_editable({WORK + "/out"!r})
@@ -60,8 +56,6 @@ async def execute(op: BuildEditable, context: OpContext) -> OpOutput:
         for place in (work / "upper", build, build / "out", build / "home"):
             place.mkdir()
         await fetch_build_requirements(op.requires, context, work / "wheels")
-        pins = "".join(f"{wheel.name}=={wheel.version}\n" for wheel in op.requires)
-        (build / "pins.txt").write_text(pins)
         (build / "hook.py").write_text(_HOOK)
         for tree in (build, work / "project"):
             await context.run_sync(chown_to_builder, tree)
@@ -91,6 +85,7 @@ def _copy_package(op: BuildEditable, context: OpContext, place: Path) -> set[str
             f"the metadata of {op.location} has changed since it was locked",
             hint="run `danlu lock`",
         )
+    write_description(place)
     return _list_files(place)
 
 

@@ -16,14 +16,15 @@ from danlu.builder.embedded.wheel_build import (
 from danlu.errors import ChecksumError, LockError
 from danlu.graph.ops import BuildWheel
 from danlu.sources.http import fetch
-from danlu.sources.pypi.sdist_build import BUILD_WHEELS, UV_INSIDE, chown_to_builder
+from danlu.sources.pypi.scm_version import write_description
+from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder
 from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.source_tree import copy_source
 from danlu.util.safe_paths import ProjectTree
 
 _SCRIPT = f"""\
-cd {WORK} && exec {UV_INSIDE} build --wheel --no-sources --out-dir {WORK}/out \\
-    --python "$python" --no-index --find-links {BUILD_WHEELS} "$SOURCE"
+cd {WORK} && exec {UV_INSIDE} build --wheel --no-sources --no-build-isolation --no-index \\
+    --out-dir {WORK}/out --python /tmp/build/bin/python "$SOURCE"
 """
 
 
@@ -85,6 +86,7 @@ def _copy_directory(op: BuildWheel, context: OpContext, place: Path) -> None:
             )
     if copy_source(context.request.project, op.location, place) != op.sha256:
         raise LockError(f"{op.location} has changed since it was locked", hint="run `danlu lock`")
+    write_description(place / op.subdirectory)
 
 
 async def _fetch_archive(op: BuildWheel, context: OpContext) -> Path:

@@ -1,0 +1,95 @@
+"""What may never happen, whatever is edited on both sides and whenever an exchange is cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.project_sync.far_sides import TwoSides, install_busybox
+from tests.project_sync.random_edits import EditedSides
+
+_QUICK_ROUNDS = 12
+_ROUNDS = 1000
+
+
+def edit_both_sides(seed: int, directory: Path, programs: Path | None) -> None:
+    """No content is lost, nothing comes from nowhere, and both sides become equal."""
+    random = Random(seed)
+    sides = TwoSides(directory, programs=programs)
+    edited = EditedSides(sides, random)
+    edited.edit(sides.here, 8)
+    edited.exchange("send", cut=random.random() < 0.2)
+    sides.there.mkdir(parents=True, exist_ok=True)
+    for _ in range(random.randint(1, 4)):
+        edited.edit(sides.here, random.randint(0, 5))
+        edited.edit(sides.there, random.randint(0, 5))
+        edited.exchange(random.choice(("send", "fetch")), cut=random.random() < 0.4)
+        edited.check()
+    for action in ("send", "fetch", "send", "fetch"):
+        edited.exchange(action, cut=False)
+        edited.check()
+    unfinished = list(sides.here.rglob(".danlu-sync*"))
+    assert not unfinished, unfinished
+    here, there = edited.read_both()
+    different = [
+        path
+        for path in here.keys() & there.keys()
+        if here[path] != there[path]
+        and is_exchanged(path, here[path])
+        and is_exchanged(path, there[path])
+    ]
+    assert not different, different
+
+
+def edit_one_side(seed: int, directory: Path, programs: Path | None) -> None:
+    """Nothing is a conflict, and what was removed does not come back, whatever was cut off."""
+    random = Random(seed)
+    sides = TwoSides(directory, programs=programs)
+    edited = EditedSides(sides, random)
+    edited.edit(sides.here, 8)
+    edited.exchange("send", cut=False)
+    is_here = random.random() < 0.5
+    root = sides.here if is_here else sides.there
+    for _ in range(random.randint(1, 4)):
+        # What is removed there stays here, and is in the way of what has its name then.
+        edited.edit(root, random.randint(1, 6), removes=is_here)
+        edited.exchange(random.choice(("send", "fetch")), cut=random.random() < 0.7)
+    expected = edited.read_both()[0 if is_here else 1]
+    for action in ("fetch", "send", "fetch"):
+        edited.exchange(action, cut=False)
+    here, there = edited.read_both()
+    assert (here if is_here else there) == expected, expected
+    assert not [path for path in (*here, *there) if ".remote" in path]
+    if is_here:
+        sent = {path: text for path, text in here.items() if is_exchanged(path, text)}
+        assert {path: text for path, text in there.items() if is_exchanged(path, text)} == sent
+
+
+def is_exchanged(path: str, text: str) -> bool:
+    """Return whether a file is not ignored, and no link that leads outside."""
+    return not path.startswith("ignored/") and not text.startswith("../../../..")
+
+
+@pytest.mark.parametrize("check", [edit_both_sides, edit_one_side])
+@pytest.mark.parametrize("shell", ["gnu", "busybox"])
+def test_no_content_is_lost_or_made_up(check: object, shell: str, tmp_path: Path) -> None:
+    run_rounds(check, shell, tmp_path, range(_QUICK_ROUNDS))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("check", [edit_both_sides, edit_one_side])
+def test_no_content_is_lost_in_many_rounds(check: object, tmp_path: Path) -> None:
+    run_rounds(check, "gnu", tmp_path, range(_ROUNDS // 2))
+    run_rounds(check, "busybox", tmp_path, range(_ROUNDS // 2, _ROUNDS))
+
+
+def run_rounds(check: object, shell: str, directory: Path, seeds: range) -> None:
+    """Run a check with each seed; the seed of a failure is its directory's name."""
+    assert callable(check)
+    programs = install_busybox(directory / f"bin-{shell}") if shell == "busybox" else None
+    for seed in seeds:
+        check(seed, directory / str(seed), programs)

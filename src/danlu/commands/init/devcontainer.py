@@ -342,5 +342,6 @@ _READERS: dict[str, Callable[[str, Any, _ReaderState], None]] = {
     "containerEnv": _read_environment,
     "remoteEnv": _read_environment,
     "customizations": _read_customizations,
+    "extensions": _read_extensions,
     "hostRequirements": _read_requirements,
 }

@@ -317,7 +317,7 @@ class _ZipReader:
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise LayerError(f"the layer contains a device: /{escape_unprintable(name)}")
         year, month, day, *clock = info.date_time
-        # Programs that write no time leave it zero: there is no month 0.
+        # Programs that write no time leave it zero, but months start at 1.
         date = (year, month, day) if 1 <= month <= 12 else (1980, 1, 1)
         return TarEntry(
             name=name,

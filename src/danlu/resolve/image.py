@@ -97,7 +97,7 @@ async def inspect_image(reference: str, digest: str, context: ResolveContext) ->
 
 
 def parse_creation_time(config: bytes) -> int:
-    """Return the config's ``created`` (RFC 3339) in seconds since 1970; 0 if that is no time."""
+    """Return the config's ``created`` (RFC 3339) in seconds since 1970; 0 if it is invalid."""
     try:
         moment = datetime.fromisoformat(json.loads(config)["created"])
     except (KeyError, TypeError, ValueError):

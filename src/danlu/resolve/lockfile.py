@@ -96,7 +96,7 @@ def _iterate_changed_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 def read_lock(text: str, file: str, *, is_merged: bool = False) -> Lock:
     """Parse the text of a lockfile; ``file`` is its name in messages.
 
-    ``is_merged`` is true for the result of a merge of lines, which has no digest of its own.
+    ``is_merged`` is true for the result of a merge of lines, whose digest is that of one side.
     Raises :class:`LockError`, with the line if known, for anything that :func:`write_lock` cannot
     have written.
     """

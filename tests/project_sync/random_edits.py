@@ -29,9 +29,10 @@ _FILE_CALLS = ("rename", "replace", "unlink", "mkdir", "symlink", "fsync", "utim
 class EditedSides:
     """Two sides, and which contents must still exist on one of them."""
 
-    def __init__(self, sides: TwoSides, random: Random) -> None:
+    def __init__(self, sides: TwoSides, random: Random, *, outside_links: bool = True) -> None:
         self.sides = sides
         self._random = random
+        self._outside_links = 0.2 if outside_links else 0
         self._count = 0
         self.written: set[str] = set()
         self.destroyed: set[str] = set()
@@ -115,7 +116,7 @@ class EditedSides:
         path = self._choose(root)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(path):
-            is_outside = self._random.random() < 0.2
+            is_outside = self._random.random() < self._outside_links
             path.symlink_to(self._new_content("../../../../" if is_outside else ""))
 
     def _make_directory(self, root: Path) -> None:

@@ -47,10 +47,11 @@ def edit_one_side(seed: int, directory: Path, programs: Path | None) -> None:
     """Nothing is a conflict, and what was removed does not come back, whatever was cut off."""
     random = Random(seed)
     sides = TwoSides(directory, programs=programs)
-    edited = EditedSides(sides, random)
+    is_here = random.random() < 0.5
+    # A file there that has the name of such a link here would be a conflict.
+    edited = EditedSides(sides, random, outside_links=is_here)
     edited.edit(sides.here, 8)
     edited.exchange("send", cut=False)
-    is_here = random.random() < 0.5
     root = sides.here if is_here else sides.there
     for _ in range(random.randint(1, 4)):
         # What is removed there stays here, and is in the way of what has its name then.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.init.shell_commands import is_portable, read_script, split_commands
+from danlu.commands.init.shell_commands import is_portable, read_script, split_commands, split_list
 
 CASES = json.loads((Path(__file__).parent / "shell_cases.json").read_text())
 PROGRAMS = ("pip", "pip3", "apt-get", "apt", "python3", "rm", "make", "uv", "sudo")
@@ -210,6 +210,21 @@ def test_shell_runs_the_commands_that_are_read(stubs: Path) -> None:
 @pytest.mark.needs("dash")
 def test_shell_runs_the_commands_of_2000_scripts(stubs: Path) -> None:
     compare_scripts(2000, 2, stubs)
+
+
+@pytest.mark.parametrize(
+    ("script", "parts"),
+    [
+        ("a  &&  b 'c && d' && e", ["a", "b 'c && d'", "e"]),
+        ('a "b && \\" && c"&&d', ['a "b && \\" && c"', "d"]),
+        ("a & b && c", ["a & b", "c"]),
+        ("a && b 'c&&d  &&  e'", ["a", "b 'c&&d  &&  e'"]),
+        *((text, [text]) for text in ("a # && b", 'a "$(b "c && d")" && e', "a && `b`", "a &&\nb")),
+        *((text, [text]) for text in ("a && 'b", "a &&", "&& a")),
+    ],
+)
+def test_lists_are_split_outside_quotes(script: str, parts: list[str]) -> None:
+    assert split_list(script) == parts
 
 
 def test_words_are_quoted_as_in_a_shell() -> None:

@@ -29,9 +29,10 @@ _FILE_CALLS = ("rename", "replace", "unlink", "mkdir", "symlink", "fsync", "utim
 class EditedSides:
     """Two sides, and which contents must still exist on one of them."""
 
-    def __init__(self, sides: TwoSides, random: Random) -> None:
+    def __init__(self, sides: TwoSides, random: Random, *, outside_links: bool = True) -> None:
         self.sides = sides
         self._random = random
+        self._outside_links = 0.2 if outside_links else 0
         self._count = 0
         self.written: set[str] = set()
         self.destroyed: set[str] = set()
@@ -115,7 +116,7 @@ class EditedSides:
         path = self._choose(root)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(path):
-            is_outside = self._random.random() < 0.2
+            is_outside = self._random.random() < self._outside_links
             path.symlink_to(self._new_content("../../../../" if is_outside else ""))
 
     def _make_directory(self, root: Path) -> None:
@@ -133,10 +134,9 @@ class EditedSides:
         copy = self.sides.copy()
         if not cut:
             run_action(copy, action)
-        elif self._random.random() < 0.5:
-            self._lose_connection(copy, action)
         else:
-            self._kill_here(copy, action)
+            cuts = (self._lose_connection, self._kill_there, self._kill_here)
+            self._random.choice(cuts)(copy, action)
 
     def _lose_connection(self, copy: ProjectCopy, action: str) -> None:
         """Cut off what one script reads, or lose what it prints."""
@@ -153,13 +153,15 @@ class EditedSides:
             run_action(copy, action)
         self.sides.shell.cut = lambda data: None
 
+    def _kill_there(self, copy: ProjectCopy, action: str) -> None:
+        """Kill the script of the other side after one of its programs."""
+        self.sides.shell.programs_left = self._random.randint(1, 12)
+        with suppress(DanluError):
+            run_action(copy, action)
+        self.sides.shell.programs_left = None
+
     def _kill_here(self, copy: ProjectCopy, action: str) -> None:
-        """Kill the process of this side after one of its calls."""
-        count = self._random.randint(1, 25)
-        child = os.fork()
-        if not child:
-            _run_and_die(copy, action, count)
-        os.waitpid(child, 0)
+        kill_after(copy, action, self._random.randint(1, 25))
 
     # -- checks -----------------------------------------------------------------------------------
 
@@ -185,6 +187,14 @@ def run_action(copy: ProjectCopy, action: str) -> None:
         copy.send_changes()
     else:
         copy.fetch_changes()
+
+
+def kill_after(copy: ProjectCopy, action: str, count: int) -> None:
+    """Do something in a process that is killed after so many calls about files."""
+    child = os.fork()
+    if not child:
+        _run_and_die(copy, action, count)
+    os.waitpid(child, 0)
 
 
 def _run_and_die(copy: ProjectCopy, action: str, count: int) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import OutsideError
-from danlu.project_sync.types import FetchReport, SendReport, stays_inside
+from danlu.project_sync.types import SyncReport, stays_inside
 from tests.project_sync.far_sides import TwoSides, install_busybox
 
 _LONG = "deep/" * 20 + "file-with-a-name-of-more-than-a-hundred-bytes-together-with-its-directory"
@@ -39,20 +39,20 @@ def test_files_are_copied_in_both_directions(sides: TwoSides) -> None:
     (sides.here / _LONG).write_text("long")
     (sides.here / "empty").mkdir()
     (sides.here / "link").symlink_to("empty")
-    assert sides.copy().send_changes().sent == 2
+    assert sides.copy().send_changes().copied == [_LONG, "link"]
     assert (sides.there / _LONG).read_text() == "long"
     assert os.readlink(sides.there / "link") == "empty"
     assert (sides.there / "empty").is_dir()
-    assert sides.copy().fetch_changes() == FetchReport()
+    assert sides.copy().fetch_changes() == SyncReport()
     (sides.there / "made there").write_text("made")
     (sides.there / _LONG).write_text("changed")
     (sides.there / "last").symlink_to("made there")
-    assert sides.copy().fetch_changes().written == [_LONG, "last", "made there"]
+    assert sides.copy().fetch_changes().copied == [_LONG, "last", "made there"]
     assert (sides.here / "made there").read_text() == "made"
     assert (sides.here / _LONG).read_text() == "changed"
     assert os.readlink(sides.here / "last") == "made there"
-    assert sides.copy().send_changes() == SendReport()
-    assert sides.copy().fetch_changes() == FetchReport()
+    assert sides.copy().send_changes() == SyncReport()
+    assert sides.copy().fetch_changes() == SyncReport()
 
 
 def test_names_are_bytes(sides: TwoSides) -> None:
@@ -63,12 +63,12 @@ def test_names_are_bytes(sides: TwoSides) -> None:
     for name in names:
         assert (sides.there / name).read_text() == "1"
         (sides.there / name).write_text("22")
-    assert sides.copy().fetch_changes().written == sorted(names)
+    assert sides.copy().fetch_changes().copied == sorted(names)
     for name in names:
         assert (sides.here / name).read_text() == "22"
         (sides.here / name).write_text("333")
-    assert sides.copy().send_changes() == SendReport(sent=len(names))
-    assert sides.copy().fetch_changes() == FetchReport()
+    assert sides.copy().send_changes() == SyncReport(copied=sorted(names))
+    assert sides.copy().fetch_changes() == SyncReport()
 
 
 def test_a_file_restored_with_its_old_time_is_a_change(sides: TwoSides) -> None:
@@ -80,10 +80,10 @@ def test_a_file_restored_with_its_old_time_is_a_change(sides: TwoSides) -> None:
     path.unlink()
     path.write_text("two")
     os.utime(path, (1, 1))
-    assert sides.copy().send_changes().sent == 1
+    assert sides.copy().send_changes().copied == ["conf.json"]
     assert (sides.there / "conf.json").read_text() == "two"
     os.rename(backup, path)
-    assert sides.copy().send_changes().sent == 1
+    assert sides.copy().send_changes().copied == ["conf.json"]
     assert (sides.there / "conf.json").read_text() == "one"
 
 
@@ -94,7 +94,7 @@ def test_a_file_restored_there_with_its_old_time_is_fetched(sides: TwoSides) -> 
     time_there = path.stat().st_mtime_ns
     path.write_text("two")
     os.utime(path, ns=(time_there, time_there))
-    assert sides.copy().fetch_changes().written == ["conf.json"]
+    assert sides.copy().fetch_changes().copied == ["conf.json"]
     assert (sides.here / "conf.json").read_text() == "two"
 
 
@@ -103,8 +103,8 @@ def test_a_new_time_is_no_change(sides: TwoSides) -> None:
     sides.copy().send_changes()
     os.utime(sides.here / "a", (5, 5))
     os.utime(sides.there / "a", (7, 7))
-    assert sides.copy().send_changes() == SendReport()
-    assert sides.copy().fetch_changes() == FetchReport()
+    assert sides.copy().send_changes() == SyncReport()
+    assert sides.copy().fetch_changes() == SyncReport()
 
 
 def test_contents_there_are_read_once(sides: TwoSides, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,16 +155,16 @@ def test_another_volume_gets_everything_again(sides: TwoSides) -> None:
     (sides.here / "a").write_text("a")
     sides.copy().send_changes()
     (sides.there / "a").unlink()
-    assert sides.copy().send_changes().sent == 0  # it was removed there on purpose
+    assert sides.copy().send_changes().copied == []  # it was removed there on purpose
     sides.there.rmdir()
-    assert sides.copy().send_changes().sent == 1
+    assert sides.copy().send_changes().copied == ["a"]
 
 
 def test_files_with_several_names_are_fetched(sides: TwoSides) -> None:
     sides.copy().send_changes()
     (sides.there / "a").write_text("same")
     os.link(sides.there / "a", sides.there / "b")
-    assert sides.copy().fetch_changes().written == ["a", "b"]
+    assert sides.copy().fetch_changes().copied == ["a", "b"]
     assert (sides.here / "b").read_text() == "same"
 
 
@@ -181,11 +181,11 @@ def test_both_versions_are_kept_under_free_names(sides: TwoSides) -> None:
     assert (sides.here / "a").read_text() == "here"
     assert (sides.here / "a.remote").read_text() == "the only copy"
     assert (sides.here / "a.remote.2").read_text() == "there"
-    assert sides.copy().send_changes().conflicts == ()
+    assert sides.copy().send_changes().conflicts == []
     assert (sides.there / "a").read_text() == "here"
     (sides.here / "a").write_text("here again")
     (sides.there / "a").write_text("there again")
-    assert sides.copy().send_changes().conflicts == ("a.remote.3",)
+    assert sides.copy().send_changes().conflicts == ["a.remote.3"]
     assert (sides.there / "a").read_text() == "here again"
     assert (sides.there / "a.remote.3").read_text() == "there again"
 
@@ -196,8 +196,8 @@ def test_the_same_change_on_both_sides_is_no_conflict(sides: TwoSides) -> None:
     for side in (sides.here, sides.there):
         (side / "a").write_text("after")
         (side / "b").write_text("new")
-    assert sides.copy().send_changes() == SendReport()
-    assert sides.copy().fetch_changes() == FetchReport()
+    assert sides.copy().send_changes() == SyncReport()
+    assert sides.copy().fetch_changes() == SyncReport()
 
 
 def test_what_is_removed_here_is_removed_there_and_reported(sides: TwoSides) -> None:
@@ -209,9 +209,9 @@ def test_what_is_removed_here_is_removed_there_and_reported(sides: TwoSides) -> 
     (sides.here / "changed").unlink()
     (sides.here / "d/gone").unlink()
     (sides.here / "d").rmdir()
-    assert sides.copy().send_changes() == SendReport(removed=("d/gone",))
+    assert sides.copy().send_changes() == SyncReport(removed=["d/gone"])
     assert list_names(sides.there) == ["changed"]
-    assert sides.copy().fetch_changes().written == ["changed"]
+    assert sides.copy().fetch_changes().copied == ["changed"]
 
 
 def test_a_file_that_changes_while_changes_are_applied_is_kept(sides: TwoSides) -> None:
@@ -227,7 +227,7 @@ def test_a_file_that_changes_while_changes_are_applied_is_kept(sides: TwoSides) 
                 (sides.there / name).write_text("just now")
 
     sides.shell.cut = change_there
-    assert sides.copy().send_changes().conflicts == ("a.remote",)
+    assert sides.copy().send_changes().conflicts == ["a.remote"]
     assert (sides.there / "a").read_text() == "here"
     assert (sides.there / "a.remote").read_text() == "just now"
     assert (sides.there / "b").read_text() == "just now"
@@ -247,7 +247,7 @@ def test_files_and_directories_replace_each_other(sides: TwoSides) -> None:
     (sides.here / "b").write_text("file")
     (sides.here / "c").unlink()
     (sides.here / "c").mkdir()
-    assert sides.copy().send_changes().conflicts == ()
+    assert sides.copy().send_changes().conflicts == []
     assert (sides.there / "a/inner").read_text() == "inner"
     assert (sides.there / "b").read_text() == "file"
     assert (sides.there / "c").is_dir()
@@ -259,7 +259,7 @@ def test_a_directory_with_files_that_were_made_there_gives_way(sides: TwoSides) 
     (sides.there / "src/out").write_text("made there")
     (sides.here / "src").rmdir()
     (sides.here / "src").write_text("file")
-    assert sides.copy().send_changes().conflicts == ("src.remote",)
+    assert sides.copy().send_changes().conflicts == ["src.remote"]
     assert (sides.there / "src").read_text() == "file"
     assert (sides.there / "src.remote/out").read_text() == "made there"
 
@@ -275,14 +275,14 @@ def test_ignored_files_stay_there_unless_they_are_named(sides: TwoSides) -> None
     (sides.there / "checkpoints/first.pt").write_text("weights 0")
     (sides.there / "run.log").write_text("log")
     ignored = ["checkpoints/first.pt", "checkpoints/last.pt", "run.log"]
-    assert sides.copy().fetch_changes() == FetchReport(ignored=ignored)
+    assert sides.copy().fetch_changes() == SyncReport(ignored=ignored)
     assert list_names(sides.here) == [".gitignore"]
-    assert sides.copy().fetch_changes(["checkpoints/l*"]).written == ["checkpoints/last.pt"]
-    assert sides.copy().fetch_changes() == FetchReport(ignored=[ignored[0], ignored[2]])
-    assert sides.copy().fetch_changes(["checkpoints/"]).written == ["checkpoints/first.pt"]
+    assert sides.copy().fetch_changes(["checkpoints/l*"]).copied == ["checkpoints/last.pt"]
+    assert sides.copy().fetch_changes() == SyncReport(ignored=[ignored[0], ignored[2]])
+    assert sides.copy().fetch_changes(["checkpoints/"]).copied == ["checkpoints/first.pt"]
     (sides.here / "checkpoints/last.pt").unlink()
-    assert sides.copy().send_changes() == SendReport()
-    assert sides.copy().fetch_changes(["checkpoints"]).written == ["checkpoints/last.pt"]
+    assert sides.copy().send_changes() == SyncReport()
+    assert sides.copy().fetch_changes(["checkpoints"]).copied == ["checkpoints/last.pt"]
 
 
 def test_what_comes_to_be_ignored_is_not_removed_there(sides: TwoSides) -> None:
@@ -290,10 +290,10 @@ def test_what_comes_to_be_ignored_is_not_removed_there(sides: TwoSides) -> None:
     (sides.here / "data/large").write_text("large")
     sides.copy().send_changes()
     (sides.here / ".danluignore").write_text("data/\n")
-    assert sides.copy().send_changes().removed == ()
+    assert sides.copy().send_changes().removed == []
     assert (sides.there / "data/large").read_text() == "large"
     (sides.here / "data/large").unlink()
-    assert sides.copy().send_changes().removed == ()
+    assert sides.copy().send_changes().removed == []
     assert (sides.there / "data/large").read_text() == "large"
 
 
@@ -303,7 +303,7 @@ def test_the_rules_of_the_other_side_do_not_count(sides: TwoSides) -> None:
     (sides.there / ".gitignore").unlink()
     (sides.there / "secret").write_text("made there")
     (sides.here / "secret").write_text("here")
-    assert sides.copy().fetch_changes().written == []
+    assert sides.copy().fetch_changes().copied == []
     assert (sides.here / "secret").read_text() == "here"
 
 
@@ -313,11 +313,11 @@ def test_the_rules_of_the_other_side_do_not_count(sides: TwoSides) -> None:
 def test_links_that_lead_outside_are_named_and_not_copied(sides: TwoSides) -> None:
     for name, target in {"data": "/mnt/data", "up": "../x", "git": ".git/hooks"}.items():
         (sides.here / name).symlink_to(target)
-    assert sides.copy().send_changes() == SendReport(outside=("data", "git", "up"))
-    assert sides.copy().send_changes() == SendReport()
+    assert sides.copy().send_changes() == SyncReport(outside=["data", "git", "up"])
+    assert sides.copy().send_changes() == SyncReport()
     assert list_names(sides.there) == []
     (sides.there / "out").symlink_to("/etc")
-    assert sides.copy().fetch_changes() == FetchReport(outside=["out"])
+    assert sides.copy().fetch_changes() == SyncReport(outside=["out"])
     assert not (sides.here / "out").is_symlink()
 
 
@@ -327,7 +327,7 @@ def test_what_is_now_behind_a_link_is_not_removed_there(sides: TwoSides) -> None
     sides.copy().send_changes()
     os.rename(sides.here / "data", sides.here.parent / "data")
     (sides.here / "data").symlink_to("../data")
-    assert sides.copy().send_changes() == SendReport(outside=("data",))
+    assert sides.copy().send_changes() == SyncReport(outside=["data"])
     assert (sides.there / "data/large").read_text() == "large"
 
 
@@ -363,7 +363,7 @@ def test_git_directories_are_exchanged_in_no_direction(sides: TwoSides) -> None:
     for name in (".git/hooks", "module/.git/hooks", "new/.GIT"):
         (sides.there / name).mkdir(parents=True)
         (sides.there / name / "post-commit").write_text("#!/bin/sh\n")
-    assert sides.copy().fetch_changes(["*"]) == FetchReport()
+    assert sides.copy().fetch_changes(["*"]) == SyncReport()
     assert list_names(sides.here) == [".git", ".git/config", ".git/hooks", "module", "module/.git"]
 
 
@@ -433,7 +433,7 @@ def test_a_file_that_becomes_a_link_leads_nowhere(sides: TwoSides) -> None:
     member = tarfile.TarInfo("./asked")
     member.type, member.linkname = tarfile.SYMTYPE, "../../outside"
     send_archive(sides, member)
-    assert sides.copy().fetch_changes() == FetchReport(outside=["asked"])
+    assert sides.copy().fetch_changes() == SyncReport(outside=["asked"])
     assert list_names(sides.here) == []
 
 
@@ -470,7 +470,7 @@ def test_no_file_is_written_or_removed_through_a_link_there(
     (sides.there / "src").symlink_to(victim)
     (sides.here / "src/model.py").write_text("x = 22")
     (sides.here / "src/gone.py").unlink()
-    assert sides.copy().send_changes().conflicts == ("src.remote",)
+    assert sides.copy().send_changes().conflicts == ["src.remote"]
     assert sorted((path.name, path.read_text()) for path in victim.iterdir()) == [
         ("gone.py", "x = 1"),
         ("model.py", "x = 1"),
@@ -535,7 +535,7 @@ def test_an_edit_after_a_cut_is_no_conflict(sides: TwoSides) -> None:
     lose_answer(sides)
     assert (sides.there / "a").read_text() == "second"
     (sides.here / "a").write_text("third")
-    assert sides.copy().send_changes() == SendReport(sent=1)
+    assert sides.copy().send_changes() == SyncReport(copied=["a"])
     assert list_names(sides.there) == ["a"]
 
 
@@ -545,9 +545,9 @@ def test_a_file_that_is_removed_after_a_cut_does_not_come_back(sides: TwoSides) 
     lose_answer(sides)
     assert list_names(sides.there) == ["new"]
     (sides.here / "new").unlink()
-    assert sides.copy().fetch_changes() == FetchReport()
-    assert sides.copy().send_changes() == SendReport(removed=("new",))
-    assert sides.copy().fetch_changes() == FetchReport()
+    assert sides.copy().fetch_changes() == SyncReport()
+    assert sides.copy().send_changes() == SyncReport(removed=["new"])
+    assert sides.copy().fetch_changes() == SyncReport()
     assert list_names(sides.there) == []
 
 

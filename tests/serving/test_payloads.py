@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from danlu.api import packing
 from danlu.serving import predictor_values as values
 from danlu.serving import runner
 from danlu.serving.predictor_values import InvalidInputError, convert_input, decode_base64
@@ -66,7 +67,8 @@ def got(answer: Answer) -> Any:
         ("bool", [1]), ("bool", [2.0]), ("str", [1]), ("object", [1]),
         ("float32", [[1], [2, 3]]), ("float32", [[1], 2]), ("float32", {"a": 1}),
         (None, [1, "a"]), (None, [None]), (None, [2**53 + 1, 0.5]),
-        (None, [2**63, -1]), (None, ["a\0"]), (None, [[]] * 2 + [1]),
+        ("datetime64[D]", [1]), ("S3", ["a"]), (None, [2**63, -1]), (None, ["a\0"]),
+        (None, [[]] * 2 + [1]),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_an_array_is_refused(dtype: str | None, value: Any) -> None:
@@ -84,7 +86,7 @@ def test_what_does_not_fit_an_array_is_refused(dtype: str | None, value: Any) ->
         ("float32", [0.1], [float(np.float32(0.1))]), ("float32", [16777217], [16777216.0]),
         ("float64", [2**60], [2.0**60]), ("float32", [1, None], [1.0, None]),
         (None, [1, None], [1.0, None]), (None, ["a", "[1]"], ["a", "[1]"]), (None, [[]], [[]]),
-        ("int64", [], []), ("bool", [True], [True]),
+        ("int64", [], []), ("bool", [True], [True]), ("datetime64[D]", [], []),
     ],
 )  # fmt: skip
 def test_what_fits_an_array_is_kept(dtype: str | None, value: Any, found: Any) -> None:
@@ -496,6 +498,15 @@ def test_a_recorded_frame_keeps_its_names_and_types() -> None:
     assert post(app, V1, {"instances": shown}).json == {"predictions": [{"b": 2}, {"b": 4}]}
 
 
+@pytest.mark.real
+@pytest.mark.usefixtures("pandas_path")
+def test_a_packed_example_keeps_the_names_of_a_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    example = {"X": pandas.DataFrame({"b": np.array([1], "int8"), "a": ["x"]})}
+    path = packing._save_example(example, tmp_path)
+    assert json.loads(path.read_text()) == {"X": [{"b": 1, "a": "x"}]}
+
+
 # -- content types and codings --------------------------------------------------------------------
 
 
@@ -606,41 +617,58 @@ def test_a_predictor_may_refuse_an_input() -> None:
 # -- batches --------------------------------------------------------------------------------------
 
 
-class Rows:
-    """Each row by itself, and all that it shows is of that row."""
-
-    def predict(self, x: Any) -> Any:
-        return [repr(row) for row in x]
+def show_rows(rows: Any) -> list[str]:
+    """Return each row by itself."""
+    return [repr(row) for row in rows]
 
 
-def batched(kind: Any, example: Any, **attributes: Any) -> ServerApp:
-    predictor = Rows()
-    predict = lambda x: Rows.predict(predictor, x)  # noqa: E731
+def show_array(rows: Any) -> list[str]:
+    """Return rows as NumPy makes them of a list: each gets the type of all, as in most models."""
+    try:
+        return show_rows(np.asarray(rows).tolist())
+    except ValueError:  # lists of different lengths
+        return show_rows(rows)
+
+
+def batched(kind: Any, show: Any = show_array, **attributes: Any) -> ServerApp:
+    """A predictor whose example can be batched."""
+    predictor = Recorder(kind)
+
+    def predict(x: Any) -> Any:
+        return show(x)
+
     predict.__annotations__ = {"x": kind}
-    predictor.predict = predict  # type: ignore[method-assign]
+    predictor.predict = predict
     for name, value in attributes.items():
         setattr(predictor, name, value)
-    examples = [{"input": example, "output": Rows().predict(example)}]
-    return serve(predictor, examples)
+    example = [[1, 2], [3, 4]]
+    return serve(predictor, [{"input": example, "output": show(example)}])
 
 
 def test_lists_are_not_joined_unless_the_predictor_says_so() -> None:
-    assert batched(np.ndarray, [[1, 2], [3, 4]]).model.batches
-    assert not batched(list, [[1, 2], [3, 4]]).model.batches
-    assert batched(list, [[1, 2], [3, 4]], batches=True).model.batches
+    assert batched(np.ndarray).model.batches
+    assert not batched(list).model.batches
+    assert batched(list, batches=True).model.batches
 
 
 CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**64), 2**64), st.floats(), st.text(max_size=3),
     st.sampled_from([0, 1, 0.5, "3", "[1]", 2**53 + 1]),
 )  # fmt: skip
+INTEGERS = st.lists(st.integers(0, 3), min_size=2, max_size=2)
+ROW_LISTS = st.lists(
+    st.lists(CELLS, min_size=2, max_size=2) | st.dictionaries(st.sampled_from("ab"), CELLS)
+    | INTEGERS | st.lists(st.floats(0, 3), min_size=2, max_size=2),
+    min_size=1, max_size=3,
+)  # fmt: skip
+TENSORS = st.builds(
+    lambda datatype, rows: tensor("x", datatype, [len(rows), 2], rows),
+    st.sampled_from(["FP32", "FP64", "INT8", "INT64"]),
+    st.lists(INTEGERS, min_size=1, max_size=3),
+)
 REQUESTS = st.lists(
-    st.lists(
-        st.lists(CELLS, min_size=2, max_size=2) | st.dictionaries(st.sampled_from("ab"), CELLS)
-        | st.lists(st.integers(0, 3), min_size=2, max_size=2)
-        | st.lists(st.floats(0, 3), min_size=2, max_size=2),
-        min_size=1, max_size=3,
-    ),
+    st.tuples(st.sampled_from([INVOKE, V1]), st.fixed_dictionaries({"instances": ROW_LISTS}))
+    | st.tuples(st.just(INFER), TENSORS.map(lambda item: {"inputs": [item]})),
     min_size=2, max_size=6,
 )  # fmt: skip
 
@@ -648,12 +676,12 @@ REQUESTS = st.lists(
 @pytest.fixture(scope="module")
 def batching() -> list[ServerApp]:
     apps = [
-        batched(np.ndarray, [[1, 2], [3, 4]]),
-        batched(Annotated[np.ndarray, "float32", (None, 2)], [[1, 2], [3, 4]]),
-        batched(Annotated[np.ndarray, "int8"], [[1, 2], [3, 4]]),
-        batched(list, [[1, 2], [3, 4]]),
-        batched(list, [[1, 2], [3, 4]], batches=True),
-        batched(list, [[1, 2], [3, 4]], columns=["a", "b"]),
+        batched(np.ndarray),
+        batched(Annotated[np.ndarray, "float32", (None, 2)]),
+        batched(Annotated[np.ndarray, "int8"]),
+        batched(list),
+        batched(list, show_rows, batches=True),
+        batched(list, columns=["a", "b"]),
     ]
     assert [app.model.batches for app in apps] == [True, True, True, False, True, False]
     return apps
@@ -665,21 +693,20 @@ def test_requests_together_get_the_bytes_that_each_gets_alone(
     batching: list[ServerApp], requests: list[Any], place: int
 ) -> None:
     app = batching[place]
-    bodies = [json.dumps({"instances": rows}).encode() for rows in requests]
 
     async def send_all() -> list[Answer]:
-        answers: list[Any] = [None] * len(bodies)
+        answers: list[Any] = [None] * len(requests)
 
         async def send(number: int) -> None:
-            answers[number] = await ask(app, "POST", INVOKE, bodies[number])
+            answers[number] = await ask(app, "POST", *requests[number])
 
         async with anyio.create_task_group() as group:
-            for number in range(len(bodies)):
+            for number in range(len(requests)):
                 group.start_soon(send, number)
         return answers
 
     async def send_each() -> list[Answer]:
-        return [await ask(app, "POST", INVOKE, body) for body in bodies]
+        return [await ask(app, "POST", path, body) for path, body in requests]
 
     alone, together = anyio.run(send_each), anyio.run(send_all)
     assert [(item.status, item.body) for item in together] == [

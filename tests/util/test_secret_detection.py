@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from danlu.util.secret_detection import find_secret
 
@@ -110,6 +112,8 @@ SECRET_FILES = [
     ("/srv/app.env", "DB_PASSWORD=hunter2\n", "secret value"),
     ("/srv/app.ini", "[db]\nurl = postgresql://app:hunter2@db.corp/app\n", "line 2"),
     ("/srv/app.json", '{"db": {"user": "app", "password": "hunter2"}}', "secret value"),
+    ("/srv/app.conf", "password = !QAZ2wsx\n", "line 1"),
+    ("/srv/app.conf", "password = @Home2020\n", "line 1"),
     ("/srv/sync.sh", "#!/bin/sh\nmysql -u root -phunter2 db <x.sql\n", "secret option (line 2)"),
     ("/srv/sync.sh", "curl -u me:hunter2 https://files.corp/x\n", "password"),
     ("/srv/train.py", f'import os\nos.environ["WANDB_API_KEY"] = "{HEX}"\n', "secret value"),
@@ -160,6 +164,11 @@ OTHER_FILES = [
     ("/srv/deploy.pub", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0000 me@box\n"),
     ("/srv/authorized", "sk-ssh-ed25519-cert-v01@openssh.com AAAA me@box\n"),
     ("/srv/links.html", '<a href="https://discuss.pytorch.org/t/some-topic-12/345">topic</a>'),
+    ("/srv/x.yaml", "password: *shared\npassword: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n"),
+    ("/srv/x.ini", "password = %(other)s\nsecret = %SECRET%\npassword = @/run/secrets/pw\n"),
+    ("/srv/x.conf", "password = ../../run/x/../pw\npassword = <password>\n"),
+    ("/srv/README", "base-passwd for Debian, and auth-token from them\n"),
+    ("/srv/x.py", 'HEX_PAT = "[0-9A-Fa-f]{1,4}"\n'),
     ("/srv/poetry.lock", 'name = "secretstorage"\ncontent-hash = "' + HEX + '"\n'),
 ]
 
@@ -182,3 +191,18 @@ def test_a_file_with_a_known_secret_is_recognised_whatever_it_is() -> None:
     assert found == "the value of a secret variable (line 2)"
     # A value that is in many files says nothing.
     assert find_secret("/srv/x", "enabled: true\n", ["enabled", "true"]) == ""
+
+
+@given(st.text(), st.sampled_from(["/srv/x", "/srv/x.py", "/root/.condarc"]))
+def test_any_text_has_an_answer(text: str, path: str) -> None:
+    assert isinstance(find_secret(path, f"password = {text}\n{text}@{text}"), str)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit",
+    ["password=a ", "password: x y", "/a..", "password=/a../a..", "https://a:b@c ", "-u a:b ", "#"],
+)
+def test_long_hostile_text_takes_linear_time(unit: str) -> None:
+    find_secret("/srv/x.py", unit * 15_000)  # with quadratic time the test's limit ends it
+    find_secret("/srv/x", f"password = {unit * 15_000}!")

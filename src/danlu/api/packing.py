@@ -108,7 +108,7 @@ def _save_network(model: Any, example: Any, directory: Path) -> None:
 
 
 def _save_example(example: Any, place: Path) -> Path:
-    """Write an example: arrays, tensors and data frames as nested lists."""
+    """Write an example: arrays and tensors as nested lists, data frames as rows with names."""
     path = place / "example.json"
     try:
         text = json.dumps(example, default=_list_values)
@@ -121,6 +121,8 @@ def _save_example(example: Any, place: Path) -> Path:
 
 
 def _list_values(value: Any) -> Any:
+    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
+        return value.to_dict("records")
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
     if hasattr(value, "detach"):

@@ -27,7 +27,6 @@ from danlu.commands.remote.project_sync import open_remote_project
 from danlu.commands.remote.ssh_access import ContextHosts
 from danlu.commands.settings import load_settings
 from danlu.errors import UsageError
-from danlu.project_sync.types import format_paths, group_by_directory
 from danlu.util.sanitize import escape_unprintable
 
 _MAX_PATH_LENGTH = 4096
@@ -167,18 +166,12 @@ def fetch(patterns: tuple[str, ...]) -> None:
     if project is None:
         raise UsageError(f"{run.directory} is shared with {host.name}, so nothing is fetched")
     report = project.fetch_changes(patterns)
-    # Programs on the other machine chose the names.
-    for path in map(_escape_path, report.written):
-        run.terminal.write_stdout(path)
+    for path in report.copied:
+        # Programs on the other machine chose the names.
+        run.terminal.write_stdout(escape_unprintable(path, limit=_MAX_PATH_LENGTH))
     for note in report.list_notes(host.name):
         run.terminal.info(f"note: {note}")
     if report.ignored:
-        shown = format_paths(group_by_directory(report.ignored))
-        run.terminal.info(f"note: made there, but ignored by the project: {shown}")
-        run.terminal.info("hint: `danlu context fetch PATH` copies what you name")
-    elif not report.written:
+        run.terminal.info("hint: `danlu context fetch PATH` copies ignored files that you name")
+    elif not report.copied:
         run.terminal.info("nothing was changed there")
-
-
-def _escape_path(path: str) -> str:
-    return escape_unprintable(path, limit=_MAX_PATH_LENGTH)

@@ -7,16 +7,14 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import IO, BinaryIO
 
-import msgspec
-
 from danlu.errors import OutsideError, UsageError
+from danlu.project_sync.records import ReceivedFile
 from danlu.project_sync.remote_files import RemoteFile
 from danlu.project_sync.types import (
     CONFLICT_SUFFIX,
@@ -36,18 +34,7 @@ _CHUNK_SIZE = 1 << 20
 _SPECIAL = FileState("file", "special")
 #: A file is in the way of a directory or the other way round, a name is too long, or the directory
 #: is another file system.
-_BLOCKED = frozenset((errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EXDEV))
-
-
-class ReceivedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A fetched file that has a temporary name in the project's directory until it gets its own.
-
-    There, because directories below it may be renamed before an interrupted fetch is cleaned up.
-    """
-
-    path: str
-    temporary: str
-    state: FileState
+_OBSTACLES = frozenset((errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EXDEV))
 
 
 class LocalFiles:
@@ -184,14 +171,13 @@ class LocalFiles:
         archive: BinaryIO,
         temporary: Mapping[str, str],
         listed: Mapping[str, RemoteFile],
-    ) -> tuple[list[ReceivedFile], list[str]]:
-        """Unpack files under their ``temporary`` names; return them, and those that cannot be.
+    ) -> list[ReceivedFile]:
+        """Unpack files under their ``temporary`` names, but for those that are in the way.
 
-        Everything else in the archive is an error: the sender is not trusted. Missing
-        directories get the modes of ``listed`` ones.
+        Everything else in the archive is an error: the sender is not trusted. Missing directories
+        get the modes of ``listed`` ones.
         """
-        received: list[ReceivedFile] = []
-        skipped: list[str] = []
+        received = []
         waiting = dict(temporary)
         try:
             with tarfile.open(fileobj=archive, mode="r:") as members:
@@ -200,24 +186,13 @@ class LocalFiles:
                     if path not in waiting or member.issparse():
                         raise OutsideError(f"unexpected file {member.name!r}")
                     place = waiting.pop(path)
-                    with self._collect_obstacles(path, skipped):
+                    with _suppress_obstacles():
                         self._make_parents(path, listed)
                         state = self._unpack_member(members, member, place)
                         received.append(ReceivedFile(path, place, state))
         except (tarfile.TarError, KeyError, ValueError, OverflowError) as error:
             raise OutsideError(f"cannot read the files: {error}") from error
-        return received, skipped
-
-    @contextmanager
-    def _collect_obstacles(self, path: str, skipped: list[str]) -> Iterator[None]:
-        try:
-            yield
-        except UsageError:
-            skipped.append(path)
-        except OSError as error:
-            if error.errno not in _BLOCKED:
-                raise
-            skipped.append(path)
+        return received
 
     def _make_parents(self, path: str, listed: Mapping[str, RemoteFile]) -> None:
         for parent in list_parents(path):
@@ -250,31 +225,25 @@ class LocalFiles:
                     os.utime(file.fileno(), (member.mtime, member.mtime))
             return FileState("file", digest.hexdigest(), mode)
 
-    def place(
-        self, file: ReceivedFile, may_replace: Callable[[FileState | None], bool]
-    ) -> str | None:
-        """Give a received file its name; return the name, or None if something is in the way.
+    def place(self, file: ReceivedFile, known: FileState | None) -> str | None:
+        """Give a received file its name, or a free one if what is there is not the ``known`` file.
 
-        If ``may_replace`` says that what is there must stay, the file gets a free name.
+        Returns the name, or None if something is in the way.
         """
-        skipped: list[str] = []
-        with self._collect_obstacles(file.path, skipped):
-            here = self.describe(file.path)
-            if file.state == here:
+        here = self.describe(file.path)
+        target = file.path
+        if here is not None and (here.kind == "directory" or here != known):
+            if file.state.has_content_of(here):
                 self.discard(file.temporary)
                 return file.path
-            target = file.path
-            if here is not None and (here.kind == "directory" or not may_replace(here)):
-                if file.state.has_content_of(here):
-                    self.discard(file.temporary)
-                    return file.path
-                target = self._find_free_name(file.path)
-            *parents, name = split_beneath(target)
-            with (
-                open_beneath(self.project, ()) as top,
-                open_beneath(self.project, parents) as directory,
-            ):
-                os.rename(file.temporary, name, src_dir_fd=top, dst_dir_fd=directory)
+            target = self._find_free_name(file.path)
+        *parents, name = split_beneath(target)
+        with (
+            _suppress_obstacles(),
+            open_beneath(self.project, ()) as top,
+            open_beneath(self.project, parents) as directory,
+        ):
+            os.rename(file.temporary, name, src_dir_fd=top, dst_dir_fd=directory)
             return target
         return None
 
@@ -289,6 +258,18 @@ class LocalFiles:
         """Remove a file that did not get its name, if it exists."""
         with suppress(FileNotFoundError), open_beneath(self.project, ()) as directory:
             os.unlink(temporary, dir_fd=directory)
+
+
+@contextmanager
+def _suppress_obstacles() -> Iterator[None]:
+    """Suppress errors because of links and files in the way, and names that are too long."""
+    try:
+        yield
+    except UsageError:
+        pass
+    except OSError as error:
+        if error.errno not in _OBSTACLES:
+            raise
 
 
 class _HashedFile:
@@ -322,17 +303,3 @@ def _open_file(name: bytes, directory: int) -> IO[bytes]:
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, "not a regular file")
     return open(descriptor, "rb")
-
-
-@contextmanager
-def create_archive(file: BinaryIO) -> Iterator[tarfile.TarFile]:
-    """Yield a new archive in GNU's format: BusyBox ignores the long names of newer ones."""
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        yield archive
-
-
-def add_bytes(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Add a file with some content."""
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(data), 0o600
-    archive.addfile(member, BytesIO(data))

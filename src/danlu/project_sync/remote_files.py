@@ -9,7 +9,7 @@ import secrets
 import shlex
 import stat
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import BinaryIO, Literal
 
@@ -52,59 +52,27 @@ class RemoteFile(msgspec.Struct, frozen=True, gc=False):
     hint: str
 
 
-class RemoteListing(msgspec.Struct, frozen=True):
-    """What is in the copy, and the volume that it is on."""
+def render_change(
+    function: str, first: Mapping[str, str], paths: Iterable[str], *, required: bool = True
+) -> str:
+    """Return lines of a plan that call a function of ``APPLY_SCRIPT`` for all paths.
 
-    volume: str
-    files: Mapping[str, RemoteFile]
-
-
-class RemotePlan:
-    """Changes to the copy, in the order in which they are made; as lines of a shell script."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def add(
-        self,
-        function: str,
-        paths: Collection[str],
-        *,
-        expected: Mapping[str, RemoteFile] | None = None,
-        mode: int | None = None,
-        required: bool = True,
-    ) -> None:
-        """Add a function of :data:`~danlu.project_sync.scripts.APPLY_SCRIPT` for all paths.
-
-        Unless ``required``, a directory that does not exist is not a failure.
-        """
-        for directory, names in _group_names(paths):
-            words = [] if mode is None else [f"{mode:o}"]
-            if expected is not None:
-                lines = (expected[posixpath.join(directory, name)].stat for name in names)
-                words.append(shlex.quote("\n".join(lines)))
-            words += [shlex.quote(f"./{name}") for name in names]
-            enter = f"at {shlex.quote(directory)}"
-            change = f"{function} {' '.join(words)} || failed=1"
-            if required:
-                self._lines.append(f"{enter} && {change}\n")
-            else:
-                self._lines.append(f"if {enter} 2>/dev/null; then {change}; fi\n")
-
-    def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def render(self) -> bytes:
-        """Return the script."""
-        return os.fsencode("".join(self._lines))
-
-
-def _group_names(paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield directories and some of the names in them, in the order of the paths."""
+    Its first argument are lines, of which ``first`` has one for each path. Unless ``required``, a
+    directory that does not exist is not a failure.
+    """
+    lines = []
     for directory, found in groupby(paths, posixpath.dirname):
-        names = [posixpath.basename(path) for path in found]
+        names = list(found)
         for start in range(0, len(names), _MAX_NAMES):
-            yield directory, names[start : start + _MAX_NAMES]
+            part = names[start : start + _MAX_NAMES]
+            words = ["\n".join(first[path] for path in part)]
+            words += [f"./{posixpath.basename(path)}" for path in part]
+            enter = f"at {shlex.quote(directory)}"
+            call = f"{function} {shlex.join(words)} || failed=1"
+            lines.append(
+                f"{enter} && {call}\n" if required else f"if {enter} 2>/dev/null; then {call}; fi\n"
+            )
+    return "".join(lines)
 
 
 class RemoteFiles:
@@ -114,8 +82,8 @@ class RemoteFiles:
         self._runner = runner
         self._place = place
 
-    def list_files(self) -> RemoteListing:
-        """Return what is in the copy, which is created if that is this class's task."""
+    def list_files(self) -> tuple[str, dict[str, RemoteFile]]:
+        """Return the volume and what is in the copy, which is created if nobody else does."""
         place = self._place
         output = self._run_script(
             LIST_SCRIPT, place.directory, place.stage, place.volume_file, secrets.token_hex(16)
@@ -137,7 +105,7 @@ class RemoteFiles:
                 raise self._invalid_answer(f"the path {escape_unprintable(name)}")
             if found is not None and not any(map(is_private_name, parts)):
                 files[name] = found
-        return RemoteListing(volume, files)
+        return volume, files
 
     def read_states(self, files: Mapping[str, RemoteFile]) -> dict[str, FileState]:
         """Return what files are; the content of those that cannot be read is unknown."""

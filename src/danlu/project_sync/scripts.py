@@ -42,8 +42,10 @@ link() { printf '%s ' "$1"; readlink "$2" || echo; }
 """
 
 #: Unpacks an archive in the stage and does what ``plan`` in it says. Nothing is written or removed
-#: through a link: ``at`` enters a directory of the copy, in which everything else happens.
-#: ``expected`` are lines of ``stat``: a program may have changed a file since it was listed.
+#: through a link: ``at`` enters a directory of the copy, in which everything else happens. The
+#: first argument of ``place`` and ``remove`` has a line of ``stat`` for each name: what a program
+#: has changed since it was listed is kept. A line is empty for what was not there, and for
+#: directories, of which only empty ones are removed.
 APPLY_SCRIPT = rf"""{_SETTINGS}{_ENTER}umask 077
 tar -xpof - -C "$stage" && [ -f "$stage/plan" ] || exit 1
 failed=
@@ -67,30 +69,24 @@ keep() {{
   while exists "$free"; do free=$1{CONFLICT_SUFFIX}.$number; number=$((number + 1)); done
   mv -- "$1" "$free" && printf 'kept %s\n' "$directory$free"
 }}
-move() {{
-  for name; do shift; set -- "$@" "$stage/files/$directory$name"; done
-  mv -f -- "$@" .
-}}
-create() {{
-  for name; do ! exists "$name" || keep "$name" || return; done
-  move "$@"
-}}
-replace() {{
+place() {{
   lines=$1 expected=$1
   shift
   is_same "$@" || for name; do
     next_expected
-    ! exists "$name" || is_same "$name" || keep "$name" || return
+    ! exists "$name" || is_same "$name" || rmdir -- "$name" 2>/dev/null || keep "$name" || return
   done
-  move "$@"
+  for name; do shift; set -- "$@" "$stage/files/$directory$name"; done
+  mv -f -- "$@" .
 }}
 remove() {{
   lines=$1
   shift
-  for name; do next_expected; ! is_same "$name" || rm -f -- "$name" || return; done
+  for name; do
+    next_expected
+    rmdir -- "$name" 2>/dev/null || ! is_same "$name" || rm -f -- "$name" || return
+  done
 }}
-remove_empty() {{ rmdir -- "$@" 2>/dev/null || :; }}
-make_room() {{ for name; do rmdir -- "$name" 2>/dev/null || keep "$name" || return; done; }}
 make_directories() {{
   mode=$1
   shift

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import BinaryIO, Literal, Protocol
 
 import msgspec
@@ -73,66 +73,42 @@ class SyncedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pending: tuple[FileState, ...] = ()
 
 
-class SendReport(msgspec.Struct, frozen=True):
-    """What was sent: ``conflicts`` are new names there of files that both sides had changed.
+class SyncReport(msgspec.Struct):
+    """What was exchanged: ``copied`` are the names that it has where it was written.
 
-    ``removed`` were removed there because they were here. ``outside`` are links that lead out of
-    the project, which are not copied; each is reported once.
+    ``conflicts`` are new names, there or here, of the other side's version of files that both sides
+    had changed. ``removed`` were removed there as they were here. ``skipped`` could not be read
+    there or written here. ``outside`` are links that lead out of the project, which are not copied.
+    ``ignored`` was made there and does not belong to the project.
     """
 
-    sent: int = 0
-    conflicts: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    outside: tuple[str, ...] = ()
-
-    def list_notes(self, there: str) -> list[str]:
-        """Return sentences for the user; ``there`` is what the other side is called."""
-        return _format_notes(
-            {
-                f"changed here and on {there}, where the other version now is": self.conflicts,
-                f"removed on {there}, as here": self.removed,
-                "not copied, because the link leads out of the project": self.outside,
-            }
-        )
-
-
-class FetchReport(msgspec.Struct):
-    """What was fetched: the paths written here, of which ``conflicts`` have a new name.
-
-    ``skipped`` cannot be written here, because a link or a file is in the way, or not read there.
-    ``outside`` are links that lead out of the project. ``ignored`` was made there and does not
-    belong to the project.
-    """
-
-    written: list[str] = []
+    copied: list[str] = []
     conflicts: list[str] = []
+    removed: list[str] = []
     skipped: list[str] = []
     outside: list[str] = []
     ignored: list[str] = []
 
     def list_notes(self, there: str) -> list[str]:
         """Return sentences for the user; ``there`` is what the other side is called."""
-        return _format_notes(
-            {
-                f"changed here, too; the version of {there} is": self.conflicts,
-                f"could not be read on {there}, or written here": self.skipped,
-                f"not copied from {there}, because the link leads out of the project": self.outside,
-            }
-        )
+        lists = {
+            f"changed on both sides; the version of {there} now is": self.conflicts,
+            f"removed on {there}, as here": self.removed,
+            f"could not be read on {there}, or written here": self.skipped,
+            "not copied, because the link leads out of the project": self.outside,
+            f"made on {there}, but ignored by the project": _group_by_directory(self.ignored),
+        }
+        return [f"{what}: {_format_paths(paths)}" for what, paths in lists.items() if paths]
 
 
-def _format_notes(lists: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{what}: {format_paths(paths)}" for what, paths in lists.items() if paths]
-
-
-def format_paths(paths: Sequence[str]) -> str:
-    """Return a list for the user; the other side may have chosen the names."""
+def _format_paths(paths: Sequence[str]) -> str:
+    # The other side may have chosen the names.
     shown = ", ".join(escape_unprintable(path) for path in paths[:_MAX_LISTED])
     left = len(paths) - _MAX_LISTED
     return f"{shown} and {left} more" if left > 0 else shown
 
 
-def group_by_directory(paths: Sequence[str]) -> list[str]:
+def _group_by_directory(paths: Sequence[str]) -> list[str]:
     """Return top directories with the number of paths in them; a single path unchanged."""
     groups: dict[str, list[str]] = {}
     for path in paths:

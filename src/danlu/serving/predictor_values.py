@@ -434,6 +434,8 @@ def make_array(data: Any, dtype: Any, name: str) -> Any:
     shape, flat, kinds = _measure_lists(data, name)
     wanted = None if dtype is None else _read_dtype(dtype, name)
     if wanted is not None and wanted.kind not in "biufcUO":
+        if wanted.kind not in "Mm" or not kinds <= {str}:  # times are texts in JSON
+            raise InvalidInputError(f"{name} is not an array of {wanted}")
         try:
             return numpy.asarray(flat, wanted).reshape(shape)
         except (TypeError, ValueError, OverflowError) as error:

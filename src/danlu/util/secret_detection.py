@@ -20,7 +20,7 @@ _SECRET_FILES = re.compile(
     r"|\.boto|\.vault-token|\.dockercfg|\.htpasswd|\.smbcredentials|kaggle\.json|rclone\.conf"
     r"|credentials(?:\.(?:json|toml|db|ini|xml|ya?ml|tfrc\.json))?"
     r"|id_(?:dsa|ecdsa|ed25519|rsa)(?:_sk)?|[^/]+\.(?:p12|pfx|kdbx|ppk)"
-    r"|huggingface/(?:stored_)?tokens?|pypoetry/auth\.toml|etc/apt/auth\.conf)$"
+    r"|\.?huggingface/(?:stored_)?tokens?|pypoetry/auth\.toml|etc/apt/auth\.conf)$"
 )
 #: The same for all files of a directory.
 _SECRET_DIRECTORIES = re.compile(
@@ -54,7 +54,8 @@ _SHORT_OPTION = re.compile("_[A-Za-z]|echo")
 
 #: What is used in place of a value: a variable, a template, a call, a path.
 _REFERENCE = re.compile(
-    r"[$`%]\S|\{\{|<|\[|\(|@|&|!|.*\$\{|.*\$\(|.*(?:\.\.\.|…)|(?:[~.]{0,2}/[\w.-]+)+/?$|(.)\1*$",
+    r"[$`]\S|%\(|%\w+%$|\{\{|<[\w -]*>?$|\[[\w -]*\]?$|\(|\*\w+$|.*\$[{(]|.*(?:\.\.\.|…)"
+    r"|[@~.]{0,2}(?:/[\w.~-]+)+/?$|(.)\1*$",
     re.DOTALL,
 )
 #: Words that examples and formats have in its place.
@@ -67,6 +68,9 @@ _PLACEHOLDER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _MIN_RANDOM_LENGTH = 12
+_RANDOM = re.compile(rf"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:~-]{{{_MIN_RANDOM_LENGTH},}}", re.ASCII)
+#: How much text around a match is looked at, so that time is linear.
+_MAX_CONTEXT = 400
 
 
 def find_secret(path: str, text: str, values: Collection[str] = ()) -> str:
@@ -96,7 +100,8 @@ def _is_secret(kind: str, match: re.Match[str], path: str, is_code: bool) -> boo
     """Return whether the value of a match can be a secret, and is none of an example."""
     before = match[1]
     value = match[0][len(before) :].strip().strip("\"'")
-    start = match.string.rfind("\n", 0, match.start()) + 1
+    bound = max(0, match.start() - _MAX_CONTEXT)
+    start = max(bound, match.string.rfind("\n", bound, match.start()) + 1)
     is_example = is_code or _COMMENT.match(match.string, start, match.start() + 1) is not None
     if kind == "URL credentials":
         user, colon, value = value.rstrip("@").partition(":")
@@ -107,7 +112,7 @@ def _is_secret(kind: str, match: re.Match[str], path: str, is_code: bool) -> boo
             # Other addresses have words there.
             value, is_example = value.rpartition("-")[2], True
     elif kind == "netrc login":
-        above = match.string[max(0, match.start() - 300) : match.start()] + before
+        above = match.string[bound : match.start()] + before
         if not re.search(r"\bmachine\b.*\blogin\b.*password\s+$", above, re.DOTALL):
             return False
     elif kind == "Authorization header":
@@ -122,6 +127,9 @@ def _is_secret(kind: str, match: re.Match[str], path: str, is_code: bool) -> boo
         is_example = True
     elif kind in ("secret value", "secret option", "URL parameter"):
         name = _find_name(before)
+        # `base-passwd for Debian` has no option.
+        if name.startswith("_") and match.string[match.start() - 1 : match.start()].isalnum():
+            return False
         if kind == "secret option" and _SHORT_OPTION.fullmatch(name):
             is_example = is_example or value.isdigit()
         elif not _PASSWORD_NAME.search(name):
@@ -145,8 +153,7 @@ def _is_whole_value(match: re.Match[str], is_code: bool) -> bool:
     quoted = match[0][-1] in "\"'"
     if is_code:
         return quoted
-    end = match.string.find("\n", match.end())
-    rest = match.string[match.end() : len(match.string) if end < 0 else end].strip()
+    rest = match.string[match.end() : match.end() + _MAX_CONTEXT].partition("\n")[0].strip()
     return quoted or "=" in match[1][-4:] or not rest or rest[0] in ",#;})<"
 
 
@@ -165,5 +172,4 @@ def _decode_base64(value: str) -> str:
 
 def _is_random(value: str) -> bool:
     """Return whether a value looks generated: long, with letters and digits."""
-    has_both = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
-    return len(value) >= _MIN_RANDOM_LENGTH and has_both
+    return _RANDOM.fullmatch(value) is not None

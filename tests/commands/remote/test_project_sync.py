@@ -61,14 +61,14 @@ def find_copies(far: Path, name: str) -> list[Path]:
 
 
 def test_files_are_sent_and_fetched(far: Path, project: Path, tmp_path: Path) -> None:
-    assert open_project(tmp_path / "here", project).send_changes().sent == 1
+    assert open_project(tmp_path / "here", project).send_changes().copied == ["train.py"]
     (copy,) = find_copies(far, "digits")
     assert (copy / "train.py").read_text() == "print(1)\n"
     (copy / "model.bin").write_bytes(b"weights" * 100_000)
     report = open_project(tmp_path / "here", project).fetch_changes()
-    assert report.written == ["model.bin"]
+    assert report.copied == ["model.bin"]
     assert (project / "model.bin").read_bytes() == b"weights" * 100_000
-    assert open_project(tmp_path / "here", project).send_changes().sent == 0
+    assert open_project(tmp_path / "here", project).send_changes().copied == []
 
 
 def test_machines_with_one_name_have_copies_of_their_own(
@@ -91,7 +91,7 @@ def test_the_name_of_a_project_is_no_code(far: Path, tmp_path: Path) -> None:
     project = tmp_path / "$(touch x)'\n;exit 1"
     project.mkdir()
     (project / "a").write_text("a")
-    assert open_project(tmp_path / "here", project).send_changes().sent == 1
+    assert open_project(tmp_path / "here", project).send_changes().copied == ["a"]
     assert len(find_copies(far, "*/a")) == 1
 
 

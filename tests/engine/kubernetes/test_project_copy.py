@@ -13,7 +13,7 @@ from anyio import from_thread
 from danlu.engine.kubernetes.pod import EnvironmentPod
 from danlu.engine.kubernetes.program import PodShell, run_in_thread
 from danlu.project_sync.project_copy import ProjectCopy
-from danlu.project_sync.types import CopyPlace, FetchReport, SendReport
+from danlu.project_sync.types import CopyPlace, SyncReport
 from tests.fakes.pod_streams import PodStreamsServer
 
 pytestmark = pytest.mark.anyio
@@ -34,10 +34,10 @@ class ProjectCopies:
         place = CopyPlace(str(self.there), f"{self.there}/.danlu-sync", volume)
         return ProjectCopy(PodShell(self._pod), self.here, self._records, place)
 
-    async def send(self, volume: str = "one") -> SendReport:
+    async def send(self, volume: str = "one") -> SyncReport:
         return await run_in_thread(self.copy(volume).send_changes)
 
-    async def fetch(self) -> FetchReport:
+    async def fetch(self) -> SyncReport:
         return await run_in_thread(self.copy().fetch_changes)
 
 
@@ -50,13 +50,13 @@ async def test_files_are_copied_in_both_directions(sides: ProjectCopies) -> None
     (sides.here / "run.sh").write_text("#!/bin/sh\n")
     (sides.here / "run.sh").chmod(0o750)
     (sides.here / "link").symlink_to("run.sh")
-    assert await sides.send() == SendReport(sent=2)
+    assert await sides.send() == SyncReport(copied=["link", "run.sh"])
     assert (sides.there / "run.sh").stat().st_mode & 0o777 == 0o750
     assert os.readlink(sides.there / "link") == "run.sh"
-    assert await sides.fetch() == FetchReport()
+    assert await sides.fetch() == SyncReport()
     (sides.there / "made here and there").write_text("made" * 100_000)
     (sides.there / "run.sh").write_text("changed")
-    assert (await sides.fetch()).written == ["made here and there", "run.sh"]
+    assert (await sides.fetch()).copied == ["made here and there", "run.sh"]
     assert (sides.here / "made here and there").read_text() == "made" * 100_000
     assert (sides.here / "run.sh").read_text() == "changed"
 
@@ -67,7 +67,7 @@ async def test_nothing_is_asked_if_nothing_was_changed_here(
     (sides.here / "a").write_text("a")
     await sides.send()
     server.queries.clear()
-    assert await sides.send() == SendReport()
+    assert await sides.send() == SyncReport()
     assert server.queries == []
 
 

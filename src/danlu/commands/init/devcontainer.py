@@ -315,7 +315,7 @@ def _read_command(key: str, value: object, state: _ReaderState) -> None:
                 state.skip(key, text, "packages that are only recommended are not installed")
         elif _COMMAND_KEYS[key]:
             mark = f"~/.{key}-{number}"
-            command = f"[ -e {mark} ] || (\n{script}\n) && touch {mark}"
+            command = f"[ -e {mark} ] || (\n{script}\n) && mkdir -p ~ && touch {mark}"
             draft.calls.append(DraftCall("runtime.init", ([command],)))
         else:
             draft.calls.append(DraftCall("runtime.init", ([script],)))
@@ -342,5 +342,6 @@ _READERS: dict[str, Callable[[str, Any, _ReaderState], None]] = {
     "containerEnv": _read_environment,
     "remoteEnv": _read_environment,
     "customizations": _read_customizations,
+    "extensions": _read_extensions,
     "hostRequirements": _read_requirements,
 }

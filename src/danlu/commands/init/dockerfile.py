@@ -32,7 +32,12 @@ from danlu.commands.init.dockerfile_stages import (
     VariableScope,
 )
 from danlu.commands.init.draft import PLACEHOLDERS, BuildFileDraft, DraftCall, DraftName
-from danlu.commands.init.shell_commands import InstalledPackages, is_portable, read_script
+from danlu.commands.init.shell_commands import (
+    InstalledPackages,
+    is_portable,
+    read_script,
+    split_list,
+)
 from danlu.errors import UsageError
 from danlu.lang.functions import FUNCTIONS, NAMESPACES
 
@@ -42,10 +47,11 @@ _REASONS = {
     "VOLUME": "use runtime.mount()",
 }
 _SHELL = ["/bin/sh", "-c"]
+_ROOT = {"root", "0", "root:root", "0:0"}
 _POSIX_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh"}
 
 #: What may depend on where Python packages are: declared ones are in a virtual environment.
-_PYTHON_PATHS = re.compile(r"venv|(site|dist)-packages|/bin/python")
+_PYTHON_PATHS = re.compile(r"venv|(site|dist)-packages|/bin/python|pip\.conf|uv\.toml|\.netrc")
 _PYTHON_TOOLS = re.compile(
     r"\b(pip3?|uvx?|conda|mamba|micromamba|poetry|pdm|pipx|virtualenv|pyenv|hatch|easy_install)\b"
     r"|setup\.py|/usr/local/bin/"
@@ -56,8 +62,8 @@ _PIP_VARIABLE = re.compile(
     r"|DEFAULT_TIMEOUT|NO_WARN_SCRIPT_LOCATION|BREAK_SYSTEM_PACKAGES)$"
     r"|UV_(?:NO_CACHE|LINK_MODE|COMPILE_BYTECODE|SYSTEM_PYTHON|CACHE_DIR)$)(?:PIP|UV)_"
 )
-#: Directories that are links in Debian and its derivatives, to which nothing can be copied.
 _PATTERN_REASON = "directories that match keep their names, but Docker copies their content"
+#: Directories that are links in Debian and its derivatives, to which nothing can be copied.
 _MERGED_DIRECTORY = re.compile(r"^/(?:s?bin|lib(?:32|64|x32)?)(?=/|$)")
 
 
@@ -113,8 +119,7 @@ def read_dockerfile(
         if last.image == "scratch":
             raise UsageError("FROM scratch is not supported: an environment needs a base image")
         conversion = _Conversion(dockerfile, attempt, project, context)
-        translator = _StageTranslator(conversion, last, attempt, declares_python=declares_python)
-        if translator.translate():
+        if _StageTranslator(conversion, last, attempt, declares_python).translate():
             break
         declares_python = False
     others = [stage.title for stage in dockerfile.stages if stage.index not in conversion.read]
@@ -129,67 +134,58 @@ def read_dockerfile(
     vars(draft).update({name: value for name, value in vars(attempt).items() if value})
 
 
+@dataclass
 class _StageTranslator:
     """Translates a stage, after those that it starts from, into a build function.
 
     With ``declares_python``, packages that pip installs become declarations.
     """
 
-    def __init__(
-        self,
-        conversion: _Conversion,
-        stage: DockerfileStage,
-        draft: BuildFileDraft,
-        *,
-        declares_python: bool,
-    ) -> None:
-        self._conversion = conversion
-        self._dockerfile = conversion.dockerfile
-        self._stage = stage
-        self._draft = draft
-        self._declares_python = declares_python
-        self._needs_pip = False
-        self._scope = VariableScope()
-        self._directory = "/"
-        self._shell = _SHELL
-        self._user = "root"
-        self._entrypoint: list[str] = []
-        self._steps: list[DraftCall | _KeptRun] = []
-        self._copied: dict[str, str] = {}
-        self._new_directories: dict[str, DockerfileInstruction] = {}
-        self._last: dict[str, DockerfileInstruction] = {}
+    conversion: _Conversion
+    stage: DockerfileStage
+    draft: BuildFileDraft
+    declares_python: bool
+    needs_pip: bool = False
+    scope: VariableScope = field(default_factory=VariableScope)
+    directory: str = "/"
+    shell: list[str] = field(default_factory=lambda: _SHELL)
+    user: str = "root"
+    entrypoint: list[str] = field(default_factory=list)
+    steps: list[DraftCall | _KeptRun] = field(default_factory=list)
+    copied: dict[str, str] = field(default_factory=dict)
+    new_directories: dict[str, DockerfileInstruction] = field(default_factory=dict)
+    last: dict[str, DockerfileInstruction] = field(default_factory=dict)
 
     def translate(self) -> bool:
         """Fill the draft; return False if no Python package may be declared after all.
 
         Declared packages and those that a kept ``RUN`` installs would be in two places.
         """
-        draft = self._draft
-        draft.image = self._stage.image
-        for part in self._stage.list_chain():
-            self._stage = part
-            self._conversion.read.add(part.index)
-            self._scope.arguments, self._scope.unset = {}, set()
+        draft = self.draft
+        draft.image = self.stage.image
+        for part in self.stage.list_chain():
+            self.stage = part
+            self.conversion.read.add(part.index)
+            self.scope.arguments, self.scope.unset = {}, set()
             for item in part.instructions:
                 try:
                     self._translate_instruction(item)
                 except UnknownVariableError as unknown:
-                    self._dockerfile.skip(item, f"the base image may set ${unknown}")
-        draft.environment = {**self._scope.environment}
+                    self._skip(item, f"the base image may set ${unknown}")
+        draft.environment = {**self.scope.environment}
         path = draft.environment.pop("PATH")
         if path != BASE_PATH:
             draft.extra_path = path.removesuffix(BASE_PATH).rstrip(":").split(":")
-        if self._entrypoint:
-            draft.calls.append(DraftCall("config.entrypoint", (self._entrypoint,)))
-        if "WORKDIR" in self._last:
-            for item in (*self._new_directories.values(), self._last["WORKDIR"]):
-                self._dockerfile.skip(item, "commands start in the project, at /workspace")
-        if "USER" in self._last:
-            self._dockerfile.skip(self._last["USER"], "use config.owner(uid, gid)")
+        if self.entrypoint:
+            draft.calls.append(DraftCall("config.entrypoint", (self.entrypoint,)))
+        last = self.last if draft is self.conversion.main else {}
+        for item in (*self.new_directories.values(), *last.values()):
+            reason = "commands start in the project, at /workspace"
+            self._skip(item, "use config.owner()" if item.name == "USER" else reason)
         draft.steps = [
-            self._render_run(step) if isinstance(step, _KeptRun) else step for step in self._steps
+            self._render_run(step) if isinstance(step, _KeptRun) else step for step in self.steps
         ]
-        return not (self._needs_pip and (draft.packages or draft.requirements))
+        return not (self.needs_pip and (draft.packages or draft.requirements))
 
     def _translate_instruction(self, item: DockerfileInstruction) -> None:
         text = item.original
@@ -199,128 +195,133 @@ class _StageTranslator:
         if _PYTHON_PATHS.search(text) or (
             item.name in ("ENTRYPOINT", "CMD") and _PYTHON_TOOLS.search(text)
         ):
-            self._needs_pip = True
+            self.needs_pip = True
         if item.name in ("COPY", "ADD"):
             self._translate_copy(item)
         elif item.name == "ENV":
             self._translate_env(item)
         elif item.name == "ARG":
-            self._dockerfile.declare_arguments(item, self._scope)
+            self.conversion.dockerfile.declare_arguments(item, self.scope)
         elif item.name == "WORKDIR":
-            self._directory = self._resolve_path(self._expand_text(item, " ".join(item.args)))
-            self._new_directories[self._directory] = self._last["WORKDIR"] = item
+            self.directory = self._resolve_path(self._expand_text(item, " ".join(item.args)))
+            self.new_directories[self.directory] = self.last["WORKDIR"] = item
         elif item.name == "USER":
-            self._user = self._expand_text(item, " ".join(item.args))
-            self._last["USER"] = item
+            self.user = self._expand_text(item, " ".join(item.args))
+            self.last["USER"] = item
         elif item.name == "SHELL" and item.json and item.args:
-            self._shell = item.args
+            self.shell = item.args
         elif item.name == "ENTRYPOINT":
-            shell_form = [] if item.json else self._shell
-            self._entrypoint = [*shell_form, *item.args]
+            shell_form = [] if item.json else self.shell
+            self.entrypoint = [*shell_form, *item.args]
         else:
-            self._dockerfile.skip(item, _REASONS.get(item.name, "no equivalent"))
+            self._skip(item, _REASONS.get(item.name, "no equivalent"))
+
+    def _skip(self, item: DockerfileInstruction, reason: str) -> None:
+        self.conversion.dockerfile.skip(item, reason)
 
     def _expand_text(self, item: DockerfileInstruction, text: str) -> str:
-        return self._dockerfile.expand(item, text, self._scope)
+        return self.conversion.dockerfile.expand(item, text, self.scope)
 
     def _resolve_path(self, path: str) -> str:
-        return posixpath.normpath(posixpath.join(self._directory, path))
+        return posixpath.normpath(posixpath.join(self.directory, path))
 
     def _translate_env(self, item: DockerfileInstruction) -> None:
         # All values of a line see the variables before it.
         values = {}
         for name, text, _ in zip(*[iter(item.args)] * 3, strict=True):
             if "$" in name:
-                self._dockerfile.skip(item, "a variable in the name")
+                self._skip(item, "a variable in the name")
                 return
             values[name] = self._expand_text(item, text)
         path = values.get("PATH", BASE_PATH)
         others = "".join(value for name, value in values.items() if name != "PATH")
         if BASE_PATH in others or not re.fullmatch(rf"(?:[^:{BASE_PATH}]+:)*{BASE_PATH}", path):
-            self._dockerfile.skip(item, "only directories before the PATH of the image are kept")
+            self._skip(item, "only directories before the PATH of the image are kept")
             return
-        self._scope.environment.update(values)
+        self.scope.environment.update(values)
 
     # -- RUN
 
     def _translate_run(self, item: DockerfileInstruction) -> None:
+        if not item.args:
+            raise self.conversion.dockerfile.make_error(item, "RUN requires at least one argument")
         text = _make_script(item)
         mounts, keywords, problem = _read_run_flags(item.flags)
         if problem:
-            self._dockerfile.skip(item, f"{problem}: not done")
+            self._skip(item, f"{problem}: not done")
             return
         if text is None:
-            self._dockerfile.skip(item, "a script of another program: not done")
+            self._skip(item, "a script of another program: not done")
             return
         bound = {self._resolve_path(mount["target"]): mount["source"] for mount in mounts["bind"]}
-        installed = self._read_installation(item, text, {**self._copied, **bound})
+        installed = self._read_installation(item, text, {**self.copied, **bound})
         if installed is not None:
-            self._draft.system += installed.system
-            self._draft.packages += installed.packages
-            self._draft.requirements += installed.requirements
+            self.draft.system += installed.system
+            self.draft.packages += installed.packages
+            self.draft.requirements += installed.requirements
             if installed.system and installed.recommends:
                 reason = "packages that are only recommended are not installed: name those you need"
-                self._dockerfile.skip(item, reason)
+                self._skip(item, reason)
             return
         if bound:
-            self._dockerfile.skip(item, "a bind mount: not done")
+            self._skip(item, "a bind mount: not done")
             return
         if mounts["cache"]:
-            self._dockerfile.skip(item, "a cache mount: its files stay in the image")
-        if self._user not in ("root", "0", "root:root", "0:0"):
-            self._dockerfile.skip(item, f"runs as root, not as {self._user}")
-        if not item.json and posixpath.basename(self._shell[0]) not in _POSIX_SHELLS:
-            self._dockerfile.skip(item, f"a command of {self._shell[0]}: not done")
+            self._skip(item, "a cache mount: its files stay in the image")
+        if self.user not in _ROOT:
+            self._skip(item, f"runs as root, not as {self.user}")
+        if not item.json and posixpath.basename(self.shell[0]) not in _POSIX_SHELLS:
+            self._skip(item, f"a command of {self.shell[0]}: not done")
             return
         if _PYTHON_PATHS.search(text) or _PYTHON_TOOLS.search(text):
-            self._needs_pip = True
+            self.needs_pip = True
         arguments = {
             name: value
-            for name, value in self._scope.arguments.items()
-            if name not in self._scope.environment
+            for name, value in self.scope.arguments.items()
+            if name not in self.scope.environment
         }
-        self._steps.append(
+        self.steps.append(
             _KeptRun(
                 text,
                 item,
-                {**self._scope.environment},
+                {**self.scope.environment},
                 arguments,
-                self._directory,
-                [path for path in self._new_directories if path != "/"],
-                [] if item.json else self._shell,
+                self.directory,
+                [path for path in self.new_directories if path != "/"],
+                [] if item.json else self.shell,
                 tuple(keywords),
                 needs_lists=re.search(r"\bapt(-get)?\b.*\sinstall\b", text) is not None
                 and "update" not in text
                 and any(re.search(r"apt(-get)? update\b", script) for script in self._kept_scripts),
             )
         )
-        self._new_directories = {}
+        self.new_directories = {}
 
     @property
     def _kept_scripts(self) -> list[str]:
-        return [step.text for step in self._steps if isinstance(step, _KeptRun)]
+        return [step.text for step in self.steps if isinstance(step, _KeptRun)]
 
     def _read_installation(
         self, item: DockerfileInstruction, text: str, copied: Mapping[str, str]
     ) -> InstalledPackages | None:
         """Return what a ``RUN`` installs, if it can be declared, and nothing else."""
         kept = self._kept_scripts
-        variables = {**self._scope.arguments, **self._scope.environment}
+        variables = {**self.scope.arguments, **self.scope.environment}
         installed = read_script(text, variables.get)
         if (
             installed is None
             or not (installed.system or installed.packages or installed.requirements)
-            or self._user != "root"
-            or (not item.json and posixpath.basename(self._shell[0]) not in _POSIX_SHELLS)
+            or self.user not in _ROOT
+            or (not item.json and posixpath.basename(self.shell[0]) not in _POSIX_SHELLS)
         ):
             return None
         if installed.system and (
             any("apt" not in command or not read_script(command) for command in kept)
-            or any(re.match("/etc|/$|/usr/share/keyrings", path) for path in self._copied)
+            or any(re.match("/etc|/$|/usr/share/keyrings", path) for path in self.copied)
         ):
             return None  # the sources of packages may be others
         if installed.packages or installed.requirements:
-            if not self._declares_python or any(map(_PIP_VARIABLE.match, variables)):
+            if not self.declares_python or any(map(_PIP_VARIABLE.match, variables)):
                 return None
             names = []
             for path in installed.requirements:
@@ -333,7 +334,7 @@ class _StageTranslator:
         return installed
 
     def _render_run(self, run: _KeptRun) -> DraftCall:
-        final = self._scope.environment
+        final = self.scope.environment
         unset = sorted(final.keys() - run.environment.keys())
         lines = [f"unset {' '.join(unset)}"] if unset else []
         changed = {**run.arguments}
@@ -351,12 +352,12 @@ class _StageTranslator:
         lines.append(f"{make}cd {shlex.quote(run.directory)}")
         if run.needs_lists:
             lines.append("apt-get update")  # a layer does not contain what an earlier one fetched
-        text = run.text.strip("\n") if run.shell else run.text
-        if not run.shell or (run.shell == _SHELL and is_portable(text)):
-            commands = re.split(r"\s*&&\s*", text.strip()) if run.shell else [text]
-            return DraftCall("run", keywords=(("commands", [*lines, *commands]), *run.keywords))
-        shell = (("shell", run.shell), *run.keywords)
-        return DraftCall("run", keywords=(("commands", [*lines, text]), *shell))
+        keywords = run.keywords
+        parts = split_list(run.text)
+        if run.shell and not (run.shell == _SHELL and is_portable(run.text)):
+            parts = [*(f"{part} &&" for part in parts[:-1]), parts[-1].rstrip("\n")]
+            keywords = (("shell", run.shell), *keywords)
+        return DraftCall("run", keywords=(("commands", [*lines, *parts]), *keywords))
 
     # -- COPY and ADD
 
@@ -364,16 +365,20 @@ class _StageTranslator:
         flags = dict(flag.partition("=")[::2] for flag in item.flags)
         unknown = flags.keys() - {"--from", "--link", "--chown", "--chmod"}
         if unknown or "$" in flags.get("--from", ""):
-            self._dockerfile.skip(item, f"{', '.join(sorted(unknown)) or '--from'}: not done")
+            self._skip(item, f"{', '.join(sorted(unknown)) or '--from'}: not done")
             return
         if not item.json and any(re.search(r"\s", word) for word in item.args):
-            raise self._dockerfile.make_error(item, "quotes are only possible in the JSON form")
+            raise self.conversion.dockerfile.make_error(
+                item, "quotes are only possible in the JSON form"
+            )
         words = [self._expand_text(item, word) for word in item.args]
         if len(words) < 2:
-            raise self._dockerfile.make_error(item, f"{item.name} requires a source and a target")
+            raise self.conversion.dockerfile.make_error(
+                item, f"{item.name} requires a source and a target"
+            )
         *sources, target = words
         place = self._resolve_path(target)
-        if not re.search(r"alpine|busybox", self._draft.image):
+        if not re.search(r"alpine|busybox", self.draft.image):
             place = _MERGED_DIRECTORY.sub(r"/usr\g<0>", place)
         if target.endswith("/") or posixpath.basename(target) in (".", ".."):
             place = place.rstrip("/") + "/"
@@ -388,26 +393,26 @@ class _StageTranslator:
             problem = "" if origin else self._find_copy_problem(item.name, source)
             if problem or re.search(r"\*\*|[\[\\]", source):
                 reason = problem or "Docker understands the pattern differently"
-                self._dockerfile.skip(item, f"{source}: {reason}")
+                self._skip(item, f"{source}: {reason}")
                 continue
             name = posixpath.normpath("/" + source.lstrip("/"))
             if not origin:
-                name = posixpath.normpath(f"{self._conversion.context or '.'}{name}")
-                is_directory = (self._conversion.project / name).is_dir()
+                name = posixpath.normpath(f"{self.conversion.context or '.'}{name}")
+                is_directory = (self.conversion.project / name).is_dir()
                 end = place if is_directory else posixpath.join(place, posixpath.basename(name))
-                self._copied[posixpath.normpath(end if place.endswith("/") else place)] = name
+                self.copied[posixpath.normpath(end if place.endswith("/") else place)] = name
             elif re.search(r"[*?]", name):
-                self._dockerfile.skip(item, _PATTERN_REASON)
-            self._steps.append(DraftCall("io.copy", (name, place), origin))
+                self._skip(item, _PATTERN_REASON)
+            self.steps.append(DraftCall("io.copy", (name, place), origin))
         if flags.keys() & {"--chown", "--chmod"}:
             reason = "owner and mode of the files are those of the environment and the project"
-            self._dockerfile.skip(item, reason)
+            self._skip(item, reason)
 
     def _find_copy_problem(self, instruction: str, source: str) -> str:
         """Return why a source in the project is not copied, if so."""
         if instruction == "ADD" and re.match(r"[a-z+]+://|git@", source):
             return "use io.http() to download files"
-        context = self._conversion.project / self._conversion.context
+        context = self.conversion.project / self.conversion.context
         path = context / posixpath.normpath("/" + source.lstrip("/"))[1:]
         if instruction == "ADD" and (
             re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source)
@@ -429,7 +434,7 @@ class _StageTranslator:
         """Add the step that writes a here-document to a file."""
         text = chomp_heredoc_content(document.content) if document.chomp else document.content
         if document.expand:
-            text = self._dockerfile.expand(item, text, self._scope, keep_quotes=True)
+            text = self.conversion.dockerfile.expand(item, text, self.scope, keep_quotes=True)
         path = posixpath.join(place, document.name) if place.endswith("/") else place
         end = "EOF"
         while end in text.splitlines():
@@ -437,7 +442,7 @@ class _StageTranslator:
         commands = [f"cat > {shlex.quote(path)} <<'{end}'\n{text}{end}"]
         if posixpath.dirname(path) != "/":
             commands.insert(0, f"mkdir -p {shlex.quote(posixpath.dirname(path))}")
-        self._steps.append(DraftCall("run", keywords=(("commands", commands),)))
+        self.steps.append(DraftCall("run", keywords=(("commands", commands),)))
 
     def _find_origin(
         self, item: DockerfileInstruction, reference: str
@@ -445,26 +450,28 @@ class _StageTranslator:
         """Return where ``io.copy`` takes files from, as keywords; None if that is not possible."""
         if not reference:
             return ()
-        stage = self._dockerfile.find_stage(reference, before=self._stage.index)
+        stage = self.conversion.dockerfile.find_stage(reference, before=self.stage.index)
         if stage is None:
             if reference.isdecimal():
-                raise self._dockerfile.make_error(item, f"invalid from flag value {reference}")
+                raise self.conversion.dockerfile.make_error(
+                    item, f"invalid from flag value {reference}"
+                )
             return (("image", reference),)
-        self._conversion.read.add(stage.index)
+        self.conversion.read.add(stage.index)
         if stage.image == "scratch":
-            self._dockerfile.skip(item, f"stage {stage.title} starts from scratch: not done")
+            self._skip(item, f"stage {stage.title} starts from scratch: not done")
             return None
         if not stage.changes_files:
             return (("image", stage.image),)
         name = self._make_function(stage)
-        main = self._conversion.main
+        main = self.conversion.main
         used = main.find_parameters(main.functions[name])
         parameters = (("parameters", used),) if used else ()
         return (("source", DraftName(name)), *parameters)
 
     def _make_function(self, stage: DockerfileStage) -> str:
         """Return the name of the build function of a stage, which is translated the first time."""
-        functions = self._conversion.functions
+        functions = self.conversion.functions
         if stage.index in functions:
             return functions[stage.index]
         name = re.sub(r"\W", "_", stage.name.lower(), flags=re.ASCII)
@@ -474,8 +481,8 @@ class _StageTranslator:
         functions[stage.index] = name
         draft = BuildFileDraft()
         # Files are copied from where pip puts them, so that packages are not declared.
-        _StageTranslator(self._conversion, stage, draft, declares_python=False).translate()
-        self._conversion.main.functions[name] = draft
+        _StageTranslator(self.conversion, stage, draft, False).translate()
+        self.conversion.main.functions[name] = draft
         return name
 
 

@@ -26,6 +26,7 @@ _BASH_WORDS = re.compile(
     r"|echo|printf|test|read|trap|exec|exit|return|if|for|while|until|case|then|do|else|fi|done"
     r"|esac|coproc|enable|history|wait|eval|unset|export|readonly|set|\.)(?=[\s;]|$)"
 )
+_LIST_PART = re.compile(r"""(?:[^'"\\&]|\\.|'[^']*'|"(?:[^"\\]|\\.)*"|(?<!&)&(?!&))+""")
 _ASSIGNMENT = re.compile(r"^\w+\+?=")
 
 _APT_FLAGS = {"-y", "--yes", "--assume-yes", "-q", "-qq", "-yq", "-yqq", "-qy", "-qqy"}
@@ -44,19 +45,13 @@ _PIP_VALUE_FLAGS = {"--timeout", "--default-timeout", "--retries", "--progress-b
 class InstalledPackages:
     """What the commands of a script install, in order.
 
-    ``recommends`` says that apt would also install what the packages recommend; ``is_cleanup`` that
-    the script only prepares or cleans up installations.
+    ``recommends`` says that apt would also install what the packages recommend.
     """
 
     system: list[str] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
     requirements: list[str] = field(default_factory=list)
     recommends: bool = False
-
-    @property
-    def is_cleanup(self) -> bool:
-        """Whether nothing is installed."""
-        return not (self.system or self.packages or self.requirements)
 
 
 def split_commands(
@@ -87,6 +82,14 @@ def split_commands(
     if end < len(script) or not commands[-1]:
         return None
     return commands
+
+
+def split_list(script: str) -> list[str]:
+    """Split a script at ``&&``, unless quotes may be nested or newlines matter."""
+    parts = _LIST_PART.findall(script)
+    if "&&".join(parts) != script or re.search(r"[#`\n]|<<|\$\(", script):
+        return [script]
+    return [part.strip() for part in parts]
 
 
 def is_portable(script: str) -> bool:

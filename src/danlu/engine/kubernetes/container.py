@@ -183,6 +183,7 @@ class KubernetesContainer:
 
     async def _fetch_files(self, project: ProjectCopy) -> None:
         report = await run_in_thread(project.fetch_changes)
+        report.ignored.clear()  # it stays in the pod on purpose
         for note in report.list_notes("the pod"):
             self._add_warning(note)
 

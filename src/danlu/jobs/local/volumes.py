@@ -205,8 +205,8 @@ def check_host_path(name: str, source: HostPath) -> None:
         if not source.type:
             problem = f"{path} does not exist"
         hint = (
-            "create it, or set `type: DirectoryOrCreate`; --volume DIR:PATH replaces what is mounted"
-            " at PATH"
+            "create it, or set `type: DirectoryOrCreate`; --volume DIR:PATH replaces what is"
+            " mounted at PATH"
         )
         raise UsageError(f"volume {name}: {problem}", hint=hint)
 

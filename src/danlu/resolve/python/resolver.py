@@ -60,6 +60,7 @@ from danlu.sources.pypi.indexes import (
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.requirements import check_hashes, wrong_hash
 from danlu.sources.pypi.restrictions import read_restrictions, select_restrictions
+from danlu.sources.pypi.split_wheels import reject_variants
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import (
     PackageFile,
@@ -189,6 +190,7 @@ async def resolve_python(
                 else _resolve_declared_packages(task)
             )
             _check_hashes(packages, wanted, digests)
+            reject_variants({package.name for package in packages})
             return packages
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)

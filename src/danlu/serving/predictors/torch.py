@@ -12,6 +12,12 @@ from typing import Any
 import numpy as np
 
 
+class InvalidTensor(ValueError):
+    """Text, or a shape that the network does not take, is the client's fault."""
+
+    status_code = 400
+
+
 class TorchPredictor:
     """The outputs of the network for a batch of inputs."""
 
@@ -60,13 +66,21 @@ class TorchPredictor:
         """
         torch = importlib.import_module("torch")
 
-        batch = torch.as_tensor(inputs)
-        if batch.dtype == torch.float64:
-            batch = batch.float()
-        with torch.no_grad():
-            try:
-                return self.network(batch)
-            except RuntimeError:
-                if batch.is_floating_point():
-                    raise
-                return self.network(batch.float())
+        try:
+            batch = torch.as_tensor(inputs)
+            if batch.dtype == torch.float64:
+                batch = batch.float()
+            with torch.no_grad():
+                return self._call_network(batch)
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError) or "CUDA error" in str(error):
+                raise
+            raise InvalidTensor(f"the network refuses it: {error}") from error
+
+    def _call_network(self, batch: Any) -> Any:
+        try:
+            return self.network(batch)
+        except RuntimeError:
+            if batch.is_floating_point():
+                raise
+            return self.network(batch.float())

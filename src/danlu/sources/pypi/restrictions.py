@@ -210,7 +210,7 @@ class _RestrictionCollector:
         """Return the values of a setting: variables win over uv's files, these over pip's."""
         for variable in setting.variables:
             if text := self._environ.get(variable):
-                return [_ConfiguredValue(text, variable, setting.name)]
+                return [_ConfiguredValue(text, variable, (*setting.uv, setting.name)[0])]
         found = [value for name in setting.uv for value in self._uv.get(name, ())]
         for name in () if found else setting.pip:
             text, place = self._pip.get(name, ("", ""))

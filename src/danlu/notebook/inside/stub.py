@@ -1,0 +1,20 @@
+"""``danlu`` in kernels of an environment: ``danlu.report``, and the magics of ``danlu.notebook``.
+
+If the environment has danlu itself, that is imported instead.
+"""
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+
+_here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_spec = PathFinder.find_spec(
+    "danlu", [entry for entry in sys.path if os.path.abspath(entry) != _here]
+)
+if _spec is not None and _spec.loader is not None and __name__ == "danlu":
+    _installed = importlib.util.module_from_spec(_spec)
+    sys.modules["danlu"] = _installed
+    _spec.loader.exec_module(_installed)
+else:
+    from danlu.replica_runtime.report import report as report

@@ -175,6 +175,7 @@ def _add_scan_result(result: ScanResult, directory: Path, draft: BuildFileDraft)
     draft.system += [
         guess_system_package(name) for name in sorted(result.imports) if guess_system_package(name)
     ]
+    draft.untranslated += result.untranslated
     optional = sorted({guess_distribution(name, installed) for name in result.optional})
     draft.untranslated += [
         f"{package} (optional import)"

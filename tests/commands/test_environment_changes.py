@@ -823,3 +823,13 @@ def test_directories_of_what_belongs_to_no_build_are_no_changes(trees: tuple[Pat
     assert "/opt/empty" in changed
     assert "/root/.jupyter" in changed
     assert "/root/.local" not in changed
+
+
+def test_another_name_of_a_private_file_is_private(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(upper / "srv/.npmrc", "registry=https://npm.corp\n")
+    (upper / "opt").mkdir()
+    os.link(upper / "srv/.npmrc", upper / "opt/settings")
+    changes = collect_changes(upper, [lower])
+    assert [item.what for item in changes.problems] == ["/opt/settings", "/srv/.npmrc"]
+    assert not any(change.has_copy for change in changes.files)

@@ -176,7 +176,7 @@ def test_build_requirements_are_locked_and_nothing_else_is_built_with(
     lock = project.directory / "danlu.lock"
     text = lock.read_text()
     old = re.sub(r"(?ms)^build_packages = \[.*?^\]\n", "", text).replace(f', build = ["{pin}"]', "")
-    lock.write_text(old)
+    lock.write_text(re.sub("(?m)^digest = .*\n", "", old))
     assert "build requirements changed" in project("build", "--frozen", check=False).stderr
     project("build")
     assert lock.read_text() == text

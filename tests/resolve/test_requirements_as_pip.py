@@ -119,6 +119,19 @@ def test_hashes_are_compared_if_something_else_must_be_built(resolver: PythonRes
         resolver(request)
 
 
+def test_hashes_in_the_constraints_of_this_machine_are_compared(
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(resolver.links, "six")
+    monkeypatch.setenv("PIP_CONSTRAINT", "limits.txt")
+    limits = resolver.project / "limits.txt"
+    limits.write_text(f"six==1.0 --hash=sha256:{sha256_of(wheel)}\n")
+    assert resolver.pins(resolver(resolver.request("six"))) == ["six==1.0"]
+    limits.write_text(f"six==1.0 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(ResolveError, match="does not match any hash"):
+        resolver(resolver.request("six"))
+
+
 def test_a_repository_with_a_hash_is_refused(resolver: PythonResolver) -> None:
     with pytest.raises(ResolveError, match="only a file has a hash, not a git"):
         resolver(resolver.request(f"p @ git+https://h/p#sha256={'0' * 64}"))

@@ -65,7 +65,7 @@ def detect_source(directory: Path, draft: BuildFileDraft) -> str:
     wanted = ""
     for name in _list_declarations(directory):
         wanted = read_source(directory / name, directory, draft) or wanted
-        if draft.packages or draft.requirements or draft.system or draft.calls:
+        if draft.image or draft.packages or draft.requirements or draft.system or draft.calls:
             return wanted
     return _read_imports(directory, draft) or wanted
 

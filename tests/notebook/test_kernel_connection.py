@@ -328,9 +328,13 @@ def test_results_are_passed_on_and_not_opened(kernel: Kernel, tmp_path: Path) ->
 def test_an_image_that_was_not_built_here_gets_no_bridge(
     environment: EnvironmentDirectory, tmp_path: Path
 ) -> None:
-    digest = image(tmp_path / "home")
-    environment.write_spec(replace(environment.read_spec(), image=digest))
-    assert environment_bridge.find_notebook_directory(environment) == ""
+    home, spec = tmp_path / "home", environment.read_spec()
+    own = image(home, metadata={"file": "build.envd"}, Env=["OWN=1"])
+    environment.write_spec(replace(spec, image=own))
+    assert environment_bridge.find_notebook_directory(environment) == "/tmp/danlu-notebook-1"
+    for foreign in (replace(spec, image=image(home)), replace(spec, image=own, target="")):
+        environment.write_spec(foreign)
+        assert environment_bridge.find_notebook_directory(environment) == ""
 
 
 def test_the_extension_is_the_same_archive_every_time() -> None:

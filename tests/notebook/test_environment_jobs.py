@@ -247,6 +247,10 @@ def test_the_bridge_ends_with_the_environment_and_is_started_again(
 ) -> None:
     lock = environment.directory.directory / "notebook.lock"
     environment.danlu("stop", "--grace", "0", NAME, cwd=environment.project)
+    environment.danlu("start", NAME, cwd=environment.project)
+    assert lock_is_held(lock)
+    assert lock.read_text() == environment.directory.lock.read_text()
+    environment.danlu("stop", "--grace", "0", NAME, cwd=environment.project)
     wait_for(lambda: not lock_is_held(lock))
     environment.danlu("start", NAME, cwd=environment.project)
     assert lock_is_held(lock)

@@ -27,6 +27,7 @@ from danlu.engine.supervisor_spawn import SETTINGS_FILE
 from danlu.errors import UsageError
 from danlu.jobs.types import ContainerImage, JobResult, JobView, Submission
 from danlu.notebook import environment_bridge
+from danlu.notebook.bundle import write_bundle
 from danlu.notebook.environment_cells import (
     EnvironmentContext,
     EnvironmentJobs,
@@ -39,6 +40,7 @@ from danlu.notebook.kernel_connection import (
     KernelRequest,
 )
 from danlu.notebook.parser import parse_distributed
+from danlu.notebook.variables import UserNamespace
 from danlu.replica_runtime import encoding
 from danlu.training.types import Job, JobStatus
 from danlu.util.json_codec import encode
@@ -269,6 +271,21 @@ def test_a_notebook_in_a_pod_is_told_what_to_use_instead(
     assert "--on kubernetes" in caught.value.hint
 
 
+def test_the_kernels_python_decides_about_syntax_that_the_host_does_not_know(
+    environment: EnvironmentDirectory, kernel: Kernel, tmp_path: Path
+) -> None:
+    context = EnvironmentContext(environment, KernelRequest("cell", ""), kernel.connection)
+    kernel.connection.start_reading()
+    cell = parse_distributed("--framework pytorch --return x", "x = = 1")
+    answer_with(kernel, ({"answer": {cell.code: "valid"}}, b""))
+    checked = context.check_syntax(cell)
+    assert checked.is_checked
+    write_bundle(checked, UserNamespace({}), target=tmp_path / "sent", place=tmp_path, path=())
+    answer_with(kernel, ({"answer": {}}, b""))
+    with pytest.raises(UsageError, match="invalid Python on line 2"):
+        context.check_syntax(cell)
+
+
 def test_a_cell_gets_the_environments_image_and_no_files_of_the_host(
     environment: EnvironmentDirectory, kernel: Kernel
 ) -> None:
@@ -311,9 +328,13 @@ def test_results_are_passed_on_and_not_opened(kernel: Kernel, tmp_path: Path) ->
 def test_an_image_that_was_not_built_here_gets_no_bridge(
     environment: EnvironmentDirectory, tmp_path: Path
 ) -> None:
-    digest = image(tmp_path / "home")
-    environment.write_spec(replace(environment.read_spec(), image=digest))
-    assert environment_bridge.find_notebook_directory(environment) == ""
+    home, spec = tmp_path / "home", environment.read_spec()
+    own = image(home, metadata={"file": "build.envd"}, Env=["OWN=1"])
+    environment.write_spec(replace(spec, image=own))
+    assert environment_bridge.find_notebook_directory(environment) == "/tmp/danlu-notebook-1"
+    for foreign in (replace(spec, image=image(home)), replace(spec, image=own, target="")):
+        environment.write_spec(foreign)
+        assert environment_bridge.find_notebook_directory(environment) == ""
 
 
 def test_the_extension_is_the_same_archive_every_time() -> None:

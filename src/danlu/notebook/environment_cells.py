@@ -26,6 +26,7 @@ from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop, cells, jobs_magic
+from danlu.notebook.cell_code import check_code
 from danlu.notebook.errors import hide_traceback, render_error
 from danlu.notebook.input_transformer import is_job_cell
 from danlu.notebook.kernel_connection import (
@@ -226,6 +227,16 @@ class EnvironmentContext(NotebookContext):
         confined = replace(options, image=self._spec.image, on="", modules=(), trust_results=False)
         return replace(cell, options=confined)
 
+    def check_syntax(self, cell: Cell) -> Cell:
+        """Check the code, by the kernel's Python if this one does not know its syntax."""
+        try:
+            check_code(cell.code)
+        except UsageError:
+            if not self._connection.ask_texts("syntax", [cell.code]).get(cell.code):
+                raise
+            return replace(cell, is_checked=True)
+        return cell
+
     def _find_texts(self, names: Sequence[str]) -> Mapping[str, str]:
         return self._connection.ask_texts("texts", names)
 
@@ -286,7 +297,7 @@ def _run_request(request: KernelRequest, context: EnvironmentContext) -> Any:
         case "cell":
             cell = read_job_cell(request.text, context)
             if cell is not None:
-                cells.run_cell(context.confine(cell), context)
+                cells.run_cell(context.check_syntax(context.confine(cell)), context)
     return None
 
 

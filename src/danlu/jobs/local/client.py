@@ -36,7 +36,7 @@ from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.local.pod_fields import describe_unread_fields
 from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
-from danlu.jobs.local.volumes import resolve_volumes
+from danlu.jobs.local.volumes import HostPath, check_host_path, resolve_volumes
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.training.pod_template import pod_spec
 from danlu.training.registry import find_framework
@@ -436,7 +436,9 @@ def check_gpus(submission: Submission) -> None:
 def check_volumes(submission: Submission) -> None:
     """Raise :class:`UsageError` for a volume that this machine cannot provide."""
     for spec in submission.job.replicas.values():
-        resolve_volumes(pod_spec(spec.template), submission.objects)
+        for name, source in resolve_volumes(pod_spec(spec.template), submission.objects).items():
+            if isinstance(source, HostPath):
+                check_host_path(name, source)
 
 
 def check_init_containers(submission: Submission) -> None:

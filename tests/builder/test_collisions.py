@@ -77,3 +77,11 @@ def test_collision_in_a_squashed_layer_names_the_package(layer: LayerFactory) ->
     group = layer(**{"first": {"first.py": ""}, "with-dash": {"x.py": "1"}, "last": {"l.py": ""}})
     with pytest.raises(ResolveError, match="packages with-dash and alone both contain"):
         reject_collisions([group, layer(alone={"x.py": "2"})])
+
+
+def test_texts_for_people_next_to_the_packages_do_not_collide(layer: LayerFactory) -> None:
+    names = ("README.md", "LICENSE", "license.txt", "CHANGELOG.rst")
+    reject_collisions([layer(a=dict.fromkeys(names, "1")), layer(b=dict.fromkeys(names, "2"))])
+    for path in ("tests/README.md", "readme.py", "../../../LICENSE"):
+        with pytest.raises(ResolveError, match="both contain"):
+            reject_collisions([layer(a={path: "1"}), layer(b={path: "2"})])

@@ -78,9 +78,9 @@ def test_commands_run_in_the_order_of_the_specification(tmp_path: Path) -> None:
     )
     assert environment.runtime_settings().init == (
         "[ -e ~/.onCreateCommand-1 ] || (\nsh -c 'echo $0 > created' 'a b'\n)"
-        " && touch ~/.onCreateCommand-1",
+        " && mkdir -p ~ && touch ~/.onCreateCommand-1",
         "[ -e ~/.postCreateCommand-1 ] || (\npip install -r requirements.txt && make assets\n)"
-        " && touch ~/.postCreateCommand-1",
+        " && mkdir -p ~ && touch ~/.postCreateCommand-1",
         "echo start",
         "echo 'two words'",
     )

@@ -765,9 +765,11 @@ def test_a_held_package_is_held_again(trees: tuple[Path, Path]) -> None:
     ]
 
 
-def test_diversions_are_named(trees: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("has_status", [False, True])
+def test_diversions_are_named(trees: tuple[Path, Path], has_status: bool) -> None:
     upper, lower = trees
-    write_packages(upper, status_of("base-files"))
+    if has_status:
+        write_packages(upper, status_of("base-files"))
     write_file(upper / "var/lib/dpkg/diversions", "/bin/a\n/bin/a.distrib\n:\n")
     (problem,) = collect_changes(upper, [lower]).problems
     assert "dpkg-divert" in problem.what
@@ -823,3 +825,13 @@ def test_directories_of_what_belongs_to_no_build_are_no_changes(trees: tuple[Pat
     assert "/opt/empty" in changed
     assert "/root/.jupyter" in changed
     assert "/root/.local" not in changed
+
+
+def test_another_name_of_a_private_file_is_private(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(upper / "srv/.npmrc", "registry=https://npm.corp\n")
+    (upper / "opt").mkdir()
+    os.link(upper / "srv/.npmrc", upper / "opt/settings")
+    changes = collect_changes(upper, [lower])
+    assert [item.what for item in changes.problems] == ["/opt/settings", "/srv/.npmrc"]
+    assert not any(change.has_copy for change in changes.files)

@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -54,6 +55,14 @@ class Project:
         self("build", "--metadata-file", str(file), *arguments)
         value: dict[str, Any] = json.loads(file.read_text())
         return value
+
+
+def edit_lock(project: Project, before: str, after: str) -> None:
+    """Edit the lock as if danlu had written it so."""
+    file = project.directory / "danlu.lock"
+    text = file.read_text()
+    assert before in text
+    file.write_text(re.sub("(?m)^digest = .*\n", "", text).replace(before, after))
 
 
 def start(project: Project, home: Path, *arguments: str) -> subprocess.Popen[str]:

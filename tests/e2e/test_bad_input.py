@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import Project, edit_lock
 
 pytestmark = pytest.mark.real
 
@@ -129,14 +129,31 @@ def test_a_hand_edited_hash_is_found_out(project: Project) -> None:
     result = re.search(r'zipp-3\.20\.0[^\n]*sha256 = "([0-9a-f]{64})"', text)
     assert result
     file.write_text(text.replace(result.group(1), "0" * 64))
+    assert "danlu.lock was edited" in run_refused_command(project, code=2)
+    file.write_text(text)
+    edit_lock(project, result.group(1), "0" * 64)
     assert "zipp" in run_refused_command(project, code=3)
+
+
+def test_an_edited_lock_that_contradicts_the_build_file_is_refused(project: Project) -> None:
+    project.write('install.python_packages(name=["six==1.16.0", "zipp==3.20.0"])')
+    project("lock")
+    file = project.directory / "danlu.lock"
+    text = file.read_text()
+    without = re.sub(r'(?m)^ *\{ name = "six".*\n', "", text)
+    for edited in (text.replace("1.16.0", "1.15.0"), without):
+        file.write_text(edited)
+        for command in (("lock", "--check"), ("build", "--frozen"), ("build",), ("plan",)):
+            refused = run_refused_command(project, *command, code=2)
+            assert "danlu.lock was edited" in refused
+            assert "git checkout HEAD -- danlu.lock" in refused
+        assert file.read_text() == edited
 
 
 def test_a_locked_package_that_the_indexes_no_longer_have(project: Project) -> None:
     project.write('install.python_packages(name=["zipp==3.19.1"])')
     project("lock")
-    file = project.directory / "danlu.lock"
-    file.write_text(file.read_text().replace("3.19.1", "3.19.99"))
+    edit_lock(project, "3.19.1", "3.19.99")
     text = run_refused_command(project, code=3)
     assert "zipp" in text
     assert "--upgrade zipp" in text

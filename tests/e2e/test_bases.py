@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import Project, edit_lock
 from tests.e2e.test_functions import oci_config, pytestmark
 from tests.fakes.wheels import make_wheel
 
@@ -28,8 +28,7 @@ def test_an_image_that_only_another_machine_has_is_refused(project: Project) -> 
     parent = project.build("-t", "local/elsewhere:1")["image"]["config"]
     project.write(base='    base(image="local/elsewhere:1")\n')
     project("lock")
-    lock = project.directory / "danlu.lock"
-    lock.write_text(lock.read_text().replace(parent[7:], "0" * 64))
+    edit_lock(project, parent[7:], "0" * 64)
     failed = project("build", check=False)
     assert failed.returncode == 3
     assert "`danlu build -t local/elsewhere:1`, then `danlu lock --upgrade`" in failed.stderr

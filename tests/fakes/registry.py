@@ -41,7 +41,8 @@ class RegistryFault:
 
     Either ``status`` is answered, with ``headers``; or the connection is dropped after
     ``drop_after`` bytes of the content have been sent or, in an upload, received; or the request is
-    obeyed but its connection dropped (``drop_response``); or it is never read (``stall``).
+    obeyed but its connection dropped (``drop_response``); or it is never read (``stall``); or the
+    content is sent byte by byte, a hundred a second (``drip``).
     """
 
     method: str = ""
@@ -52,6 +53,7 @@ class RegistryFault:
     headers: Mapping[str, str] = field(default_factory=dict)
     drop_response: bool = False
     stall: bool = False
+    drip: bool = False
 
     def matches(self, request: web.BaseRequest) -> bool:
         """Return whether this fault applies to the request."""
@@ -298,11 +300,24 @@ class FakeRegistry:
         raw, kind = result
         digest = "sha256:" + hashlib.sha256(raw).hexdigest()
         headers = {"Content-Type": kind, **self._digest_header(digest)}
+        if fault is not None and fault.drip:
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            await self._drip(response, raw)
+            return response
         return web.Response(body=self.wrong.get(digest, raw), headers=headers)
 
     def _digest_header(self, digest: str) -> dict[str, str]:
         stated = digest if self.stated_digest is None else self.stated_digest
         return {"Docker-Content-Digest": stated} if stated else {}
+
+    async def _drip(self, response: web.StreamResponse, data: bytes) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            for byte in data:
+                await response.write(bytes([byte]))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._released.wait(), 0.01)
+                    return
 
     async def blob(
         self, request: web.Request, fault: RegistryFault | None, repository: str, digest: str
@@ -326,6 +341,9 @@ class FakeRegistry:
         if request.method == "HEAD":
             return response
         await response.prepare(request)
+        if fault is not None and fault.drip:
+            await self._drip(response, data[start:])
+            return response
         end = start + fault.drop_after if fault is not None and fault.drop_after >= 0 else len(data)
         await response.write(data[start:end])
         if end < len(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from danlu.commands.settings import Settings, load_settings
 from danlu.commands.sweep.report import SweepReport
 from danlu.graph.progress import Event
 from danlu.jobs.types import JobBackend, JobView, LogLine
-from danlu.notebook.context import UserNamespace
+from danlu.notebook.variables import UserNamespace
 from danlu.util.paths import Paths
 
 __all__ = ["FakeCellContext", "RecordingView"]
@@ -59,6 +60,7 @@ class FakeCellContext:
 
     __test__ = False
     is_rich = False
+    working_directory = ""
 
     def __init__(self, directory: Path) -> None:
         self.names: dict[str, Any] = {}
@@ -76,6 +78,10 @@ class FakeCellContext:
     @property
     def directory(self) -> Path:
         return self._directory
+
+    @property
+    def search_path(self) -> list[str]:
+        return [entry or str(self._directory) for entry in sys.path]
 
     def view(self, lines: int | None = None) -> RecordingView:
         self.last_view = RecordingView()

@@ -117,12 +117,13 @@ class GatewayKernel:
 
 @asynccontextmanager
 async def start_kernel(
-    url: str, name: str, environment: Mapping[str, str]
+    url: str, name: str, environment: Mapping[str, str], *, token: str = ""
 ) -> AsyncIterator[GatewayKernel]:
     """Start the kernel ``name`` of the gateway at ``url``, and shut it down afterwards."""
     asked = {"name": name, "env": dict(environment)}
     limit = aiohttp.ClientTimeout(total=_START)
-    async with aiohttp.ClientSession(timeout=limit) as http:
+    headers = {"Authorization": f"token {token}"} if token else {}
+    async with aiohttp.ClientSession(timeout=limit, headers=headers) as http:
         async with http.post(f"{url}/api/kernels", json=asked) as answer:
             assert answer.status == 201, await answer.text()
             address = f"{url}/api/kernels/{(await answer.json())['id']}"

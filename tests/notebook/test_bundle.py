@@ -10,7 +10,7 @@ import pytest
 
 from danlu.errors import UsageError
 from danlu.notebook.bundle import replica_command
-from danlu.notebook.cells import unpack_results
+from danlu.notebook.variables import unpack_results
 from tests.replica_runtime.bundles import run, write_cell_bundle
 
 LOSSES = """

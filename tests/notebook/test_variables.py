@@ -15,16 +15,14 @@ import pytest
 from danlu.commands.jobs.results import open_values
 from danlu.errors import JobFailed, UsageError
 from danlu.jobs.types import JobResult, JobView, ReplicaView
-from danlu.notebook.bundle import pickle_variables
-from danlu.notebook.cells import unpack_results
+from danlu.notebook.variables import pickle_variables, unpack_results
 from danlu.replica_runtime import encoding, pickles
 from danlu.training.types import JobStatus, ReplicaId, ReplicaType
 from danlu.util.config import TRANSFER_LIMIT
-from tests.replica_runtime.bundles import NotebookVariables
 
 
 def pickle_variable(value: Any, limit: int = TRANSFER_LIMIT) -> Any:
-    return pickle_variables(["x"], NotebookVariables({"x": value}), limit=limit)[0]
+    return pickle_variables(["x"], {"x": value}, limit=limit)[0]
 
 
 class Nested:
@@ -72,7 +70,7 @@ def test_limit_error_names_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_variables_together_have_a_limit() -> None:
-    values = NotebookVariables({"a": b"a" * 1000, "b": b"b" * 1000})
+    values = {"a": b"a" * 1000, "b": b"b" * 1000}
     with pytest.raises(UsageError, match=r"cannot send b: .* only 0\.5 KiB are left"):
         pickle_variables(["a", "b"], values, limit=1500)
     assert [variable.name for variable in pickle_variables(["b", "a", "b"], values)] == ["a", "b"]
@@ -80,7 +78,7 @@ def test_all_variables_together_have_a_limit() -> None:
 
 def test_sending_an_undefined_variable_is_an_error() -> None:
     with pytest.raises(UsageError, match="variable y is not defined"):
-        pickle_variables(["y"], NotebookVariables({}))
+        pickle_variables(["y"], {})
 
 
 def test_without_cloudpickle_only_importable_values_are_sent(

@@ -8,9 +8,11 @@ import io
 import lzma
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,12 @@ def test_a_zip_keeps_links_and_programs(tmp_path: Path) -> None:
     assert stat.S_IMODE((root / "bin/tool").stat().st_mode) == 0o755
     assert stat.S_IMODE((root / "data").stat().st_mode) == 0o644
     assert (root / "data").stat().st_mtime == 1714979290
+
+
+def test_a_zip_without_a_date_is_from_1980(tmp_path: Path) -> None:
+    data = make_zip(("tool", "#!", 0)).replace(struct.pack("<H", 0x58A6), b"\0\0")
+    root = unpack(tmp_path, data)
+    assert (root / "tool").stat().st_mtime == datetime(1980, 1, 1, 7, 8, 10, tzinfo=UTC).timestamp()
 
 
 def test_modes_and_owners_of_the_archive_are_not_kept(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,6 +275,38 @@ async def test_registry_that_stalls_every_upload_is_an_error(fake: FakeRegistry)
     ) as registry:
         with pytest.raises(TemporaryError, match=r"took no data for 0\.1 seconds"):
             await registry.push_blob("r", sha256(content), content)
+
+
+@pytest.mark.parametrize("path", ["/blobs/", "/manifests/"])
+async def test_registry_that_sends_byte_by_byte_is_given_up(fake: FakeRegistry, path: str) -> None:
+    fake.put_manifest("r", b"{}" + b" " * 9999, tag="1", kind=MediaType.MANIFEST)
+    fault = RegistryFault(path=path, drip=True, times=99)
+    fake.faults = [fault]
+    async with Registry(
+        RegistryEndpoint(fake.host), backoff=ROUTINE, sleep=no_pause, read_timeout=0.2
+    ) as registry:
+        blob = Descriptor("x", Digest(BIG_DIGEST), len(BIG))
+        download: Awaitable[object] = (
+            registry.download_blob("r", blob, io.BytesIO().write)
+            if path == "/blobs/"
+            else registry.get_manifest("r", "1")
+        )
+        with pytest.raises(TemporaryError, match="is too slow: less than 64 KiB"):
+            await download
+    assert 99 - fault.times == ROUTINE.attempts
+
+
+async def test_slow_part_of_a_download_is_kept(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", drip=True)]
+    received = io.BytesIO()
+    async with Registry(
+        RegistryEndpoint(fake.host), backoff=ROUTINE, sleep=no_pause, read_timeout=0.2
+    ) as registry:
+        descriptor = Descriptor("x", Digest(BIG_DIGEST), len(BIG))
+        await registry.download_blob("r", descriptor, received.write)
+    assert received.getvalue() == BIG
+    ranges = [request.headers.get("Range") for request in fake.requests("GET", "/blobs/")]
+    assert any(begin and begin != "bytes=0-" for begin in ranges)
 
 
 async def test_upload_that_the_registry_keeps_losing_fails(

@@ -24,7 +24,7 @@ class LocalShell:
     """Runs scripts on this machine, with another home directory.
 
     ``cut`` returns how much a script can read before the connection is lost, or None; ``answer``
-    may change what it prints.
+    may change what it prints. After ``programs_left`` programs, the script is killed.
     """
 
     name = "box"
@@ -32,6 +32,7 @@ class LocalShell:
     def __init__(self, home: Path, *, programs: Path | None = None) -> None:
         self.home = home
         self.path = str(programs) if programs else os.environ["PATH"]
+        self.programs_left: int | None = None
         self.scripts: list[str] = []
         self.cut: Callable[[bytes], int | None] = lambda data: None
         self.answer: Callable[[bytes], bytes] = lambda data: data
@@ -43,12 +44,13 @@ class LocalShell:
         self.scripts.append(script)
         data = source.read()
         length = self.cut(data)
+        path = self.path if self.programs_left is None else f"{self._install_killers()}:{self.path}"
         done = subprocess.run(
             ["sh", "-c", script, "danlu", *args],
             input=data[:length],
             capture_output=True,
             cwd=self.home,
-            env={"HOME": str(self.home), "PATH": self.path},
+            env={"HOME": str(self.home), "PATH": path},
             check=False,
         )
         if length is not None:
@@ -58,6 +60,23 @@ class LocalShell:
         output = self.answer(done.stdout)
         assert len(output) <= limit
         target.write(output)
+
+    def _install_killers(self) -> Path:
+        """Return a directory with programs that kill the script when the count is down."""
+        directory = self.home / "killers"
+        directory.mkdir(exist_ok=True)
+        count = directory / "count"
+        count.write_text(f"{self.programs_left}\n")
+        for name in ("chmod", "mkdir", "mv", "rm", "tar"):
+            program = shutil.which(name, path=self.path)
+            (directory / name).write_text(
+                "#!/bin/sh\n"
+                f"read -r count <{count}; echo $((count - 1)) >{count}\n"
+                '[ "$count" -gt 0 ] || kill -9 $PPID\n'
+                f'exec {program} "$@"\n'
+            )
+            (directory / name).chmod(0o755)
+        return directory
 
 
 def install_busybox(directory: Path) -> Path:

@@ -134,10 +134,9 @@ class EditedSides:
         copy = self.sides.copy()
         if not cut:
             run_action(copy, action)
-        elif self._random.random() < 0.5:
-            self._lose_connection(copy, action)
         else:
-            self._kill_here(copy, action)
+            cuts = (self._lose_connection, self._kill_there, self._kill_here)
+            self._random.choice(cuts)(copy, action)
 
     def _lose_connection(self, copy: ProjectCopy, action: str) -> None:
         """Cut off what one script reads, or lose what it prints."""
@@ -154,13 +153,15 @@ class EditedSides:
             run_action(copy, action)
         self.sides.shell.cut = lambda data: None
 
+    def _kill_there(self, copy: ProjectCopy, action: str) -> None:
+        """Kill the script of the other side after one of its programs."""
+        self.sides.shell.programs_left = self._random.randint(1, 12)
+        with suppress(DanluError):
+            run_action(copy, action)
+        self.sides.shell.programs_left = None
+
     def _kill_here(self, copy: ProjectCopy, action: str) -> None:
-        """Kill the process of this side after one of its calls."""
-        count = self._random.randint(1, 25)
-        child = os.fork()
-        if not child:
-            _run_and_die(copy, action, count)
-        os.waitpid(child, 0)
+        kill_after(copy, action, self._random.randint(1, 25))
 
     # -- checks -----------------------------------------------------------------------------------
 
@@ -186,6 +187,14 @@ def run_action(copy: ProjectCopy, action: str) -> None:
         copy.send_changes()
     else:
         copy.fetch_changes()
+
+
+def kill_after(copy: ProjectCopy, action: str, count: int) -> None:
+    """Do something in a process that is killed after so many calls about files."""
+    child = os.fork()
+    if not child:
+        _run_and_die(copy, action, count)
+    os.waitpid(child, 0)
 
 
 def _run_and_die(copy: ProjectCopy, action: str, count: int) -> NoReturn:

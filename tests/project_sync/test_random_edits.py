@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.project_sync.far_sides import TwoSides, install_busybox
-from tests.project_sync.random_edits import EditedSides
+from tests.project_sync.random_edits import EditedSides, kill_after
 
-_QUICK_ROUNDS = 12
-_ROUNDS = 1000
+#: Of each check with each shell; together 1,000 in the slow tests.
+_QUICK_ROUNDS = 5
+_ROUNDS = 250
 
 
 def edit_both_sides(seed: int, directory: Path, programs: Path | None) -> None:
@@ -73,6 +75,22 @@ def is_exchanged(path: str, text: str) -> bool:
     return not path.startswith("ignored/") and not text.startswith("../../../..")
 
 
+def test_a_fetch_may_be_killed_twice(tmp_path: Path) -> None:
+    for first, second in product(range(5, 9), range(1, 3)):
+        sides = TwoSides(tmp_path / f"{first}-{second}")
+        (sides.here / ".danluignore").touch()  # git would have calls of its own
+        sides.copy().send_changes()
+        (sides.there / "made").write_text("the only copy")
+        (sides.there / "out").symlink_to("/outside")
+        kill_after(sides.copy(), "fetch", first)
+        kill_after(sides.copy(), "send", second)
+        sides.copy().send_changes()
+        sides.copy().fetch_changes()
+        assert (sides.there / "made").read_text() == "the only copy"
+        assert sorted(path.name for path in sides.here.iterdir()) == [".danluignore", "made"]
+        assert (sides.there / "out").is_symlink()
+
+
 @pytest.mark.parametrize("check", [edit_both_sides, edit_one_side])
 @pytest.mark.parametrize("shell", ["gnu", "busybox"])
 def test_no_content_is_lost_or_made_up(check: object, shell: str, tmp_path: Path) -> None:
@@ -84,8 +102,8 @@ def test_no_content_is_lost_or_made_up(check: object, shell: str, tmp_path: Path
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("check", [edit_both_sides, edit_one_side])
 def test_no_content_is_lost_in_many_rounds(check: object, tmp_path: Path) -> None:
-    run_rounds(check, "gnu", tmp_path, range(_ROUNDS // 2))
-    run_rounds(check, "busybox", tmp_path, range(_ROUNDS // 2, _ROUNDS))
+    run_rounds(check, "gnu", tmp_path, range(_ROUNDS))
+    run_rounds(check, "busybox", tmp_path, range(_ROUNDS, 2 * _ROUNDS))
 
 
 def run_rounds(check: object, shell: str, directory: Path, seeds: range) -> None:

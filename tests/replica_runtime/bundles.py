@@ -10,28 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from danlu.errors import UsageError
 from danlu.jobs.types import JobResult, JobView
 from danlu.notebook.bundle import CellBundle, write_bundle
 from danlu.notebook.types import Cell, CellOptions
+from danlu.notebook.variables import UserNamespace
 from danlu.replica_runtime import encoding
 from danlu.training.types import JobStatus
 from danlu.util.config import TRANSFER_LIMIT
-
-
-class NotebookVariables:
-    """Notebook variables in a mapping."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def get(self, name: str) -> Any:
-        if name not in self._values:
-            raise UsageError(f"variable {name} is not defined")
-        return self._values[name]
-
-    def put(self, values: Mapping[str, Any]) -> None:
-        raise AssertionError("unexpected assignment")
 
 
 @dataclass
@@ -67,7 +52,7 @@ def write_cell_bundle(
     cell = Cell(CellOptions(send=tuple(known), **order), code)
     return write_bundle(
         cell,
-        NotebookVariables(known),
+        UserNamespace(known),
         target=place.with_name(target),
         place=place,
         path=[*sys.path, ""] if path is None else path,

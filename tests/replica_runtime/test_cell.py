@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.notebook.cells import unpack_results
+from danlu.notebook.variables import unpack_results
 from tests.replica_runtime.bundles import run, write_cell_bundle
 
 

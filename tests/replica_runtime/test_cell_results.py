@@ -6,7 +6,7 @@ import pickle
 import re
 from pathlib import Path
 
-from danlu.notebook.cells import unpack_results
+from danlu.notebook.variables import unpack_results
 from danlu.replica_runtime import encoding
 from tests.replica_runtime.bundles import run, write_cell_bundle
 

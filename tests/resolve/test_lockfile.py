@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from danlu.environment.lock import (
+    MAX_EPOCH,
     FunctionLock,
     Lock,
     LockedBase,
@@ -55,6 +56,10 @@ def with_deb(**changes: object) -> FunctionLock:
     return replace(FULL, system=system)
 
 
+def with_epoch(epoch: int) -> FunctionLock:
+    return replace(FULL, base=replace(FULL.base, epoch=epoch))
+
+
 def with_sections(**pins: msgspec.Struct) -> FunctionLock:
     return replace(FULL, sections={name: (pin,) for name, pin in pins.items()})
 
@@ -82,6 +87,10 @@ def with_wheel(**changes: object) -> FunctionLock:
         (with_deb(path="/etc/passwd"), "git has an invalid path"),
         (with_wheel(file="a/tqdm-4.66.1-py3-none-any.whl"), "tqdm has an invalid file name"),
         (with_wheel(editable=True), "tqdm is editable, but not a directory"),
+        (with_wheel(file="tqdm-4.66.1.tar.gz"), "tqdm of an index is not a wheel"),
+        (with_epoch(2**62), "the base has an invalid epoch, 4611686018427387904"),
+        (with_epoch(MAX_EPOCH + 1), "the base has an invalid epoch"),
+        (with_epoch(-1), "the base has an invalid epoch, -1"),
         (with_wheel(file="other-4.66.1-py3-none-any.whl"), "does not match its file"),
         (with_wheel(file="tqdm-4.66.2-py3-none-any.whl"), "does not match its file"),
         (
@@ -105,7 +114,7 @@ def test_each_hash_and_path_of_a_lock_is_checked_alone(lock: FunctionLock, says:
 
 
 def test_sdist_file_names_state_no_version_to_compare() -> None:
-    lock = Lock({"build": with_wheel(file="whatever.tar.gz")})
+    lock = Lock({"build": with_wheel(source="sdist", file="whatever.tar.gz")})
     assert read_lock(write_lock(lock), "danlu.lock") == lock
 
 
@@ -125,7 +134,8 @@ def test_one_more_package_is_one_more_line() -> None:
     before = write_lock(Lock({"build": FULL})).splitlines()
     after = write_lock(Lock({"build": more})).splitlines()
     assert len(after) == len(before) + 1
-    assert set(before) <= set(after)
+    (digest,) = set(before) - set(after)
+    assert digest.startswith("digest = ")
 
 
 @given(st.text(), st.text(st.characters(codec="utf-8"), min_size=1))
@@ -148,6 +158,14 @@ def test_any_text_round_trips(url: str, name: str) -> None:
         ("function.build.system]", "function.build.systems]", "unknown field systems"),
         ("[function.build]", "[functions.build]", "unknown field functions"),
         ('digest = "sha256:', 'digest = "sha257:', "invalid digest"),
+        # What fits the build file's digests and itself, but was not resolved.
+        ("4.66.1", "4.66.0", "was edited"),
+        ('requested = ["git"]', "requested = []", "was edited"),
+        (
+            f', ref = "main", commit = "{"ab" * 20}"',
+            f', ref = "x", commit = "{"cd" * 20}"',
+            "was ed",
+        ),
     ],
 )
 def test_an_edited_lock_is_rejected_with_a_hint(before: str, after: str, says: str) -> None:
@@ -157,6 +175,26 @@ def test_an_edited_lock_is_rejected_with_a_hint(before: str, after: str, says: s
         read_lock(text.replace(before, after), "danlu.lock")
     assert "git checkout HEAD -- danlu.lock" in caught.value.hint
     assert "danlu lock" in caught.value.hint
+
+
+@pytest.mark.parametrize("number", range(write_lock(Lock({"build": FULL})).count("\n")))
+def test_a_lock_without_a_line_is_rejected(number: int) -> None:
+    lines = write_lock(Lock({"build": FULL})).splitlines(keepends=True)
+    without = "".join(lines[:number] + lines[number + 1 :])
+    harmless = lines[number].startswith(("#", "digest = ", "\n"))
+    if harmless:
+        assert read_lock(without, "danlu.lock") == Lock({"build": FULL})
+    else:
+        with pytest.raises(LockError):
+            read_lock(without, "danlu.lock")
+
+
+def test_comments_and_the_order_of_a_lock_do_not_count() -> None:
+    text = write_lock(Lock({"build": FULL}))
+    platform = 'platform = "linux/amd64"\n'
+    edited = text.replace(platform, "").replace("\ndigest", f"  # ours\n{platform}digest")
+    assert edited != text
+    assert read_lock(edited, "danlu.lock") == Lock({"build": FULL})
 
 
 def test_a_lock_of_a_newer_danlu_is_not_given_up() -> None:

@@ -660,3 +660,24 @@ def test_errors_in_files_have_a_file_and_a_line(
     assert message in caught.value.message
     assert str(resolver.root) not in caught.value.message
     assert caught.value.span == where
+
+
+def test_packages_known_to_have_the_same_files_are_refused_when_locking(
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(resolver.links, "opencv-python-headless")
+    make_wheel(resolver.links, "opencv-python")
+    make_wheel(resolver.links, "detector", requires=["opencv-python"])
+    make_wheel(resolver.links, "augmenter", requires=["opencv-python-headless"])
+    request = resolver.request("detector", "augmenter")
+    with pytest.raises(ResolveError, match="both contain the same files") as caught:
+        resolver(request)
+    assert 'exclude-dependencies = ["opencv-python"]' in caught.value.hint
+    (resolver.project / "excluded.txt").write_text("opencv-python\n")
+    monkeypatch.setenv("UV_EXCLUDE", "excluded.txt")
+    request = resolver.request("detector", "augmenter")
+    assert resolver.pins(resolver(request)) == [
+        "augmenter==1.0",
+        "detector==1.0",
+        "opencv-python-headless==1.0",
+    ]

@@ -111,6 +111,23 @@ def test_process_has_the_capabilities_of_its_user_and_a_filter(
     assert status["Uid"].split() == [str(uid)] * 4
 
 
+def test_root_inside_is_the_account_that_runs_danlu(run_in_namespace: Forked, home: Path) -> None:
+    script = "cat /proc/self/uid_map; echo > /owned/file"
+    owned = home / "owned"
+    owned.mkdir()
+    mounts = (Mount("/owned", owned),)
+    (first, *others) = run_in_namespace(lambda: look(home, script, mounts=mounts))
+    inside, outside, count = (int(word) for word in first.split())
+    # The fixture gives the home directory to the account.
+    assert (inside, outside) == (0, home.stat().st_uid)
+    assert (owned / "file").stat().st_uid == outside
+    if outside == 0:
+        # No user namespace (SECURITY.md, "If you are root").
+        assert (count, others) == (2**32 - 1, [])
+    else:
+        assert count == 1
+
+
 @pytest.mark.parametrize("network", [False, True])
 def test_masked_paths_are_empty(run_in_namespace: Forked, home: Path, network: bool) -> None:
     script = f"""

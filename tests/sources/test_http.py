@@ -30,6 +30,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.plan: list[str] = []
         self.requests: list[dict[str, str]] = []
         self.etag = '"one"'
+        self.is_closing = threading.Event()
 
     @property
     def url(self) -> str:
@@ -62,6 +63,11 @@ class ScriptedHandler(BaseHTTPRequestHandler):
         if self.server.etag:
             self.send_header("ETag", self.server.etag)
         self.end_headers()
+        if how == "drip":
+            for byte in BODY[start:]:
+                self.wfile.write(bytes([byte]))
+                if self.server.is_closing.wait(0.01):
+                    return
         self.wfile.write(BODY[start : len(BODY) // 2 if how == "half" else None])
 
 
@@ -72,6 +78,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
+    server.is_closing.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -110,6 +117,25 @@ def test_a_broken_transfer_is_resumed(server: ScriptedServer, tmp_path: Path) ->
     assert get(server.url, SHA, tmp_path).size == len(BODY)
     assert server.requests[1]["range"].startswith("bytes=")
     assert server.requests[1]["if-range"] == '"one"'
+
+
+def test_a_transfer_byte_by_byte_is_resumed(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_READ_TIMEOUT", 0.2)
+    server.plan = ["drip"]
+    assert get(server.url, SHA, tmp_path).path.read_bytes() == BODY
+    assert server.requests[1]["range"] != "bytes=0-"
+
+
+def test_a_server_that_sends_byte_by_byte_is_given_up(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_READ_TIMEOUT", 0.2)
+    server.plan = ["drip"] * 99
+    with pytest.raises(TemporaryError, match="is too slow: less than 64 KiB"):
+        get(server.url, SHA, tmp_path)
+    assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize("how", ["later", "earlier", "unsaid"])

@@ -26,6 +26,9 @@ dynamic = ["version", "dependencies"]
 [tool.setuptools.dynamic]
 version = {attr = "mine.about.__version__"}
 dependencies = {file = ["requirements.txt"]}
+optional-dependencies = {gpu = {file = "needs/gpu.txt"}}
+[tool.hatch.version]
+path = "src/mine/v.py"
 [tool.ruff]
 line-length = 99
 """
@@ -42,7 +45,10 @@ def project(tmp_path: Path) -> Path:
         "src/mine/__init__.py": "",
         "src/mine/about.py": '__version__ = "1.0"\n',
         "src/mine/deep/__init__.py": "",
-        "setup.cfg": "[flake8]\nignore = E501\n[options]\nzip_safe = no\n",
+        "setup.cfg": "[flake8]\nignore = E501\n[options]\nzip_safe = no\nversion = file: VERSION\n",
+        "VERSION": "1",
+        "needs/gpu.txt": "six",
+        "src/mine/v.py": "__version__ = '1'",
     }.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
@@ -71,7 +77,7 @@ def write(name: str, text: str = "x = 1\n") -> Callable[[Path], object]:
     [
         edit("README.md", "mine", "ours"),
         write("src/mine/__init__.py"),
-        edit("src/mine/about.py", "1.0", "1.1"),
+        write("src/mine/about.py", '"""Why."""\n__version__ = "1.0"\nother = 2\n'),
         write("src/mine/more.py"),
         write("src/mine/inner/__init__.py"),
         write("src/mine.egg-info/PKG-INFO"),
@@ -99,6 +105,10 @@ def test_an_edit_of_code_leaves_the_metadata(
         edit("requirements.txt", "six", "six\ntqdm"),
         edit("setup.cfg", "safe = no", "safe = yes"),
         edit("LICENSE", "free", "not free"),
+        edit("src/mine/about.py", "1.0", "1.1"),
+        edit("VERSION", "1", "2"),
+        edit("needs/gpu.txt", "six", "tqdm"),
+        edit("src/mine/v.py", "1", "2"),
         write("src/other/__init__.py"),
         write("src/space/inner/__init__.py"),
         write("setup.py", "from setuptools import setup\nsetup()\n"),
@@ -147,6 +157,7 @@ def test_a_linked_directory_is_found_at_its_real_path(project: Path, tmp_path: P
         '[project]\nname = "../../etc/passwd"\nreadme = "/etc/passwd"\n',
         '[project]\nreadme = "../../secret"\n[tool.x]\nfile = "\\u0000"\n',
         "project = 3\ntool = 4\nbuild-system = []\n",
+        '[tool.setuptools.dynamic]\nversion = { file = ["../secret", "out/secret", "pipe"] }\n',
     ],
 )
 def test_hostile_metadata_reads_nothing_outside_the_project(

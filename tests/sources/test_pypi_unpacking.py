@@ -281,6 +281,18 @@ def test_one_path_with_different_bytes_is_an_error_naming_both(unpacker: WheelUn
         unpacker.unpack(wheels)
 
 
+def test_each_wheel_keeps_its_own_readme_next_to_the_packages(unpacker: WheelUnpacker) -> None:
+    wheels = [
+        unpacker.wheel(
+            make_wheel(unpacker.links, name, files={"README.md": name, f"{name}.py": ""})
+        )
+        for name in ("left", "middle", "right")
+    ]
+    trees = unpacker.unpack(wheels)
+    texts = [(tree / SITE / "README.md").read_text() for tree in trees]
+    assert texts == ["left", "middle", "right"]
+
+
 def test_one_path_with_the_same_bytes_is_in_both(unpacker: WheelUnpacker) -> None:
     wheels = [
         unpacker.wheel(make_wheel(unpacker.links, name, files={"common/__init__.py": "same"}))

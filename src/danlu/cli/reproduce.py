@@ -25,7 +25,7 @@ from danlu.util.sanitize import strip_control_sequences
     help="New directory to unpack into [default: the bundle's name].",
 )
 @click.option(
-    "--trust", is_flag=True, help="Run the report's build.py, a program, on this machine."
+    "--trust", is_flag=True, help="Run the report's build.py here, with this machine's indexes."
 )
 @click.option("--no-build", is_flag=True, help="Only unpack and compare.")
 @offline_option

@@ -52,6 +52,8 @@ INIT_LOG = "init"
 WAITING_COMMANDS = ("sleep 86400", "cat -- -", "sleep 05")
 #: Part of the command line of shells that only wait.
 WAITING_MARK = "/run/danlu/renewed"
+#: Part of the command line of :mod:`danlu.engine.ssh.inside.unix_socket`.
+RELAY_MARK = "Connect stdin and stdout to a Unix socket"
 
 Phase = Literal["Starting", "Running", "Stopped", "Failed"]
 

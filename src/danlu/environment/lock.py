@@ -20,6 +20,9 @@ from danlu.graph.ops import DebPackage, Platform, parse_platform
 
 LOCK_VERSION = 1
 
+#: The latest time that every tar and file system can represent: 11 octal digits (the year 2242).
+MAX_EPOCH = 2**33 - 1
+
 
 class LockedImage(msgspec.Struct, frozen=True):
     """An image of a registry: what the user wrote, and the digest of the platform's manifest."""

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -68,6 +69,21 @@ async def wait_for_another_interrupt() -> None:
 def has_pending_cleanup() -> bool:
     """Return whether an interrupted task is still cleaning up."""
     return any(task.stopped for task in list(_running))
+
+
+def wait_for_cleanup() -> None:
+    """Wait until interrupted tasks have cleaned up; further interrupts are passed on to them."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for task in list(_running):
+            task.interrupt()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        while has_pending_cleanup():
+            time.sleep(_TICK_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 _current: contextvars.ContextVar[_BackgroundTask[Any]] = contextvars.ContextVar("task")

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ from danlu.commands.local_modules import (
     find_local_modules,
     read_content,
 )
-from danlu.errors import UsageError
 from danlu.notebook.cell_code import check_return_names, check_sweep_names
-from danlu.notebook.types import Cell, CellOptions, VariableStore
-from danlu.replica_runtime import pickles
+from danlu.notebook.types import Cell, CellOptions, SentVariable, VariableStore
 from danlu.replica_runtime.cell_entry import MAIN_MODULE
 from danlu.util.config import TRANSFER_LIMIT
 
@@ -44,19 +42,6 @@ class CellBundle(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-class PickledVariable(msgspec.Struct, frozen=True):
-    """A pickled variable.
-
-    ``modules`` are the modules that its pickle mentions. ``libraries`` maps a module to its
-    distribution and version.
-    """
-
-    name: str
-    data: bytes
-    modules: tuple[str, ...] = ()
-    libraries: Mapping[str, Sequence[str]] = {}
-
-
 def replica_command(python: str = "python") -> tuple[str, ...]:
     """Return the command that runs a cell on a replica; ``--NAME VALUE`` may follow."""
     return (python, PROGRAM)
@@ -70,60 +55,48 @@ def write_bundle(
     place: Path,
     path: Sequence[str],
     limit: int = TRANSFER_LIMIT,
+    working_directory: str = "",
 ) -> CellBundle:
     """Fill the empty or missing directory ``target`` with what a replica needs to run ``cell``.
 
-    ``place`` is the notebook's directory, ``path`` the kernel's ``sys.path``. The output is
-    deterministic. Raises :class:`SyntaxError`, and :class:`UsageError` for variables and modules
-    that do not exist, are too large or cannot be sent.
+    ``place`` is the notebook's directory, ``path`` the kernel's ``sys.path``. Replicas change to
+    ``working_directory`` if it is given. The output is deterministic. Raises
+    :class:`SyntaxError`, and :class:`UsageError` for variables and modules that do not exist, are
+    too large or cannot be sent.
     """
     options = cell.options
-    tree = ast.parse(cell.code, "cell")
+    tree = _parse_code(cell)
     check_sweep_names(options.sweep)
-    check_return_names(tree, options)
-    variables = pickle_variables(options.send, values, limit=limit)
+    if tree.body:
+        check_return_names(tree, options)
+    variables = values.write_pickles(sorted(set(options.send)), target / "values", limit=limit)
     modules = _find_modules(tree, options, variables, place=place, path=path)
     code = f"cell/{_file_name(options.name)}.py"
     _write_file(target / code, cell.code.encode())
-    for variable in variables:
-        _write_file(target / "values" / f"{variable.name}.pickle", variable.data)
     _copy_modules(modules, target / "modules")
     _copy_replica_runtime(target)
     manifest = _cell_manifest(options, variables, modules, limit=limit, code=code)
+    manifest |= {"python": values.python_version, "directory": working_directory}
     text = json.dumps(manifest, indent=1, sort_keys=True)
     _write_file(target / "manifest.json", f"{text}\n".encode())
     names = tuple(variable.name for variable in variables)
     return CellBundle(target, modules.names, names, _directory_size(target))
 
 
-def pickle_variables(
-    names: Iterable[str], values: VariableStore, *, limit: int = TRANSFER_LIMIT
-) -> list[PickledVariable]:
-    """Pickle variables, with cloudpickle if it is installed, in the order of their names.
-
-    ``limit`` is in bytes, for all variables together. Raises :class:`UsageError` for a variable
-    that does not exist, cannot be pickled or is too large.
-    """
-    room = limit
-    variables = []
-    for name in sorted(set(names)):
-        value = values.get(name)
-        try:
-            fields = pickles.pickle_value(name, value, max_bytes=limit, room=room)
-        except pickles.NotSent as error:
-            cause = error.__cause__
-            raise UsageError(f"cannot send {name}: {error}", hint=error.hint) from cause
-        room -= len(fields["data"])
-        variables.append(
-            PickledVariable(name, fields["data"], tuple(fields["modules"]), fields["libraries"])
-        )
-    return variables
+def _parse_code(cell: Cell) -> ast.Module:
+    """Return the syntax tree; an empty one if only the kernel's Python knows the syntax."""
+    try:
+        return ast.parse(cell.code, "cell")
+    except SyntaxError:
+        if not cell.is_checked:
+            raise
+        return ast.Module([], [])
 
 
 def _find_modules(
     tree: ast.Module,
     options: CellOptions,
-    variables: Sequence[PickledVariable],
+    variables: Sequence[SentVariable],
     *,
     place: Path,
     path: Sequence[str],
@@ -137,7 +110,7 @@ def _find_modules(
 
 def _cell_manifest(
     options: CellOptions,
-    variables: Sequence[PickledVariable],
+    variables: Sequence[SentVariable],
     modules: LocalModules,
     *,
     limit: int,
@@ -157,7 +130,6 @@ def _cell_manifest(
     }
     return {
         "code": code,
-        "python": pickles.python_version(),
         "values": values,
         "returns": list(options.returns),
         "every": options.every,

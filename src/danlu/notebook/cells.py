@@ -7,21 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from danlu.commands.function_transport import is_call
 from danlu.commands.jobs.report import job_error
-from danlu.commands.jobs.results import open_values
 from danlu.commands.sweep.options import SweepOptions, apply_target_defaults, parse_sweep_options
 from danlu.commands.train.framework_detection import detect_framework
 from danlu.commands.train.options import SWEEP_FIELDS, JobOptions, ReplicaResources, TrainOptions
-from danlu.errors import JobFailed, UsageError
-from danlu.jobs.types import JobResult
+from danlu.errors import UsageError
 from danlu.notebook import sweeps
 from danlu.notebook.bundle import replica_command, write_bundle
 from danlu.notebook.cell_code import check_code
-from danlu.notebook.context import CellContext, search_path
+from danlu.notebook.context import CellContext
 from danlu.notebook.errors import cell_error
 from danlu.notebook.run_job import JobOutcome
 from danlu.notebook.submission import attach_and_follow, run_and_follow, run_detached
@@ -43,7 +40,8 @@ def run_cell(cell: Cell, context: CellContext) -> None:
     invalid Python, other :class:`DanluError` if the job cannot be submitted, and
     :class:`KeyboardInterrupt`, while the job is being stopped in the background.
     """
-    check_code(cell.code)
+    if not cell.is_checked:
+        check_code(cell.code)
     context.jobs(cell.options.on)  # rejects an unknown target before the bundle is written
     sweep = build_sweep_options(cell.options)
     files = TemporaryDirectory(prefix="danlu-cell-", ignore_cleanup_errors=True)
@@ -55,8 +53,8 @@ def run_cell(cell: Cell, context: CellContext) -> None:
     if sweep is not None:
         result = sweeps.run_sweep_cell(sweep, options, context, files=files)
         if result is not None:
-            context.values.put(
-                unpack_results(result, cell.options.returns, every=cell.options.every)
+            context.values.set_results(
+                result, cell.options.returns, every=cell.options.every, trusted=False
             )
     elif cell.options.detach:
         on = f" --on {options.on}" if options.on else ""
@@ -86,8 +84,9 @@ def _prepare_cell(cell: Cell, context: CellContext, files: Path) -> TrainOptions
         context.values,
         target=files,
         place=context.directory,
-        path=search_path(),
+        path=context.search_path,
         limit=configured_limit if cell.options.limit is None else cell.options.limit,
+        working_directory=context.working_directory,
     )
     return build_train_options(
         cell.options,
@@ -195,7 +194,7 @@ def _set_results(
         error = cell_error(outcome.summary, outcome.result, trusted=trusted)
         error.hint = _undefined_name_hint(error.reason, context) or error.hint
         raise error
-    context.values.put(unpack_results(outcome.result, names, every=every, trusted=trusted))
+    context.values.set_results(outcome.result, names, every=every, trusted=trusted)
 
 
 def _undefined_name_hint(reason: str, context: CellContext) -> str:
@@ -204,51 +203,9 @@ def _undefined_name_hint(reason: str, context: CellContext) -> str:
     if match is None:
         return ""
     name = match[1]
-    try:
-        value = context.values.get(name)
-    except UsageError:
+    kind = context.values.find_kind(name)
+    if not kind:
         return ""
-    if isinstance(value, ModuleType):
+    if kind == "module":
         return f"the notebook imports {name}: import it in the cell too"
     return f"the notebook has a variable {name}: send it with --send {name} (%send={name})"
-
-
-def unpack_results(
-    result: JobResult, names: Sequence[str], *, every: bool = False, trusted: bool = False
-) -> dict[str, Any]:
-    """Return the variables that a cell's job returned; with ``every`` each is a dict by replica.
-
-    With ``trusted`` pickles are loaded also from untrusted environments. Raises :class:`JobFailed`
-    if the job succeeded without returning its variables, and :class:`UsageError` as
-    :func:`~danlu.commands.jobs.results.open_values` does.
-    """
-    if not names:
-        return {}
-    trusted, job = trusted or result.trusted, result.view.name
-    if not every:
-        if result.value is None:
-            raise _missing_results(names)
-        values = open_values(result.value, trusted=trusted, job=job)
-        return {name: values[name] for name in names if name in values}
-    known = [str(replica.id) for replica in result.view.replicas]
-    ordered = [replica for replica in known if replica in result.values]
-    ordered += sorted(set(result.values) - set(known))
-    by_replica = {
-        replica: open_values(result.values[replica], trusted=trusted, job=job)
-        for replica in ordered
-    }
-    variables = {
-        name: {replica: values[name] for replica, values in by_replica.items() if name in values}
-        for name in names
-    }
-    missing = [name for name in names if not variables[name]]
-    if missing:
-        raise _missing_results(missing)
-    return variables
-
-
-def _missing_results(names: Sequence[str]) -> JobFailed:
-    return JobFailed(
-        f"the job ended without returning {', '.join(names)}",
-        hint="the code must set the variable, and run to its end or call sys.exit(0)",
-    )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from danlu.commands.settings import Settings
 from danlu.commands.sweep.report import SweepReport
-from danlu.errors import UsageError
 from danlu.jobs.types import JobBackend
 from danlu.notebook.run_job import JobViewer, ProgressView
 from danlu.notebook.types import VariableStore
-from danlu.util.suggest import did_you_mean
 
 
 class SweepView(ProgressView, Protocol):
@@ -40,6 +36,14 @@ class CellContext(Protocol):
         """The notebook's directory."""
 
     @property
+    def search_path(self) -> Sequence[str]:
+        """Where modules of the user that replicas may lack are found; the kernel's ``sys.path``."""
+
+    @property
+    def working_directory(self) -> str:
+        """The directory of replicas; empty for the default of the target."""
+
+    @property
     def is_rich(self) -> bool:
         """Whether outputs may be HTML and images."""
 
@@ -51,27 +55,3 @@ class CellContext(Protocol):
 
     def jobs(self, on: str = "") -> JobBackend:
         """Return the jobs of a target; raises :class:`UsageError` if it is unknown."""
-
-
-class UserNamespace:
-    """The variables in a namespace (:class:`danlu.notebook.types.VariableStore`)."""
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        self._names = names
-
-    def get(self, name: str) -> Any:
-        """Return a variable."""
-        if name in self._names:
-            return self._names[name]
-        known = [variable for variable in self._names if not variable.startswith("_")]
-        hint = did_you_mean(name, known, otherwise="run the cell that sets it first")
-        raise UsageError(f"variable {name} is not defined", hint=hint)
-
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Set all variables at once."""
-        self._names.update(values)
-
-
-def search_path() -> list[str]:
-    """Return the kernel's ``sys.path`` with the working directory in place of ``""``."""
-    return [entry or os.getcwd() for entry in sys.path]

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from danlu.commands.environments.jupyter import FIND_EXTENSION_SCRIPT, notebook_variables
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.foreground_exec import run_in_foreground
@@ -62,7 +64,8 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     # The kernel must end with Jupyter, even if that is killed.
     jupyter = os.pidfd_open(os.getppid())
     try:
-        request = _encode_script(_CHECK + _START, directory)
+        script = FIND_EXTENSION_SCRIPT + _CHECK + _START
+        request = _encode_script(script, directory, notebook_variables(spec))
         code = run_in_foreground(environment.directory, request, stdin=reading, parent=jupyter)
     finally:
         os.close(reading)
@@ -71,8 +74,11 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     return code
 
 
-def _encode_script(script: str, directory: str = "") -> bytes:
-    return encode_exec(ExecRequest(("sh", "-c", script), directory=directory))
+def _encode_script(
+    script: str, directory: str = "", variables: Mapping[str, str] | None = None
+) -> bytes:
+    request = ExecRequest(("sh", "-c", script), variables or {}, directory=directory)
+    return encode_exec(request)
 
 
 def _raise_if_missing(environment: EnvironmentDirectory, code: int) -> None:

@@ -34,7 +34,7 @@ def transform_to_call(lines: list[str]) -> list[str]:
     Invalid job cells are turned into a call too: the error is raised when the cell runs.
     """
     text = "".join(lines)
-    if not (_DISTRIBUTED_CELL.fullmatch(text) or _is_directive_cell(text)):
+    if not is_job_cell(text):
         return lines
     return [f"get_ipython().run_cell_magic({CELL_MAGIC!r}, '', {text!r})\n"]
 
@@ -46,6 +46,11 @@ transform_to_call.has_side_effects = True  # type: ignore[attr-defined]
 def transform_to_magic(lines: list[str]) -> list[str]:
     """Put the internal cell magic in front of a cell with directives."""
     return [f"%%{CELL_MAGIC}\n", *lines] if _is_directive_cell("".join(lines)) else lines
+
+
+def is_job_cell(text: str) -> bool:
+    """Return whether a cell is a job, or was meant as one."""
+    return bool(_DISTRIBUTED_CELL.fullmatch(text)) or _is_directive_cell(text)
 
 
 def _is_directive_cell(text: str) -> bool:

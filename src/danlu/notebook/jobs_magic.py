@@ -36,7 +36,7 @@ _MAX_JOBS, _TAIL_LINES = 50, 200
 _USAGE = "`%jobs`, or `%jobs show|logs|attach|stop|rm NAME`; add `--on CONTEXT` for a cluster"
 
 #: Makes ``attach`` unpickle results of any image.
-_TRUST_FLAG = "--trust-results"
+TRUST_FLAG = "--trust-results"
 
 Show = Callable[[dict[str, str]], None]
 
@@ -65,6 +65,15 @@ def run_jobs_magic(line: str, context: CellContext, show: Show) -> None:
             show(background_loop.run(partial(_ACTIONS[arguments.subcommand], name, jobs)))
 
 
+def complete_arguments(line: str, context: CellContext) -> list[str]:
+    """Return what the last word of a line ``%jobs …`` may be; a blank at the end begins one."""
+    words = line.split()
+    is_begun = not line[-1:].isspace()
+    if len(words) < 2 or (len(words) == 2 and is_begun):
+        return list(SUBCOMMANDS)
+    return complete_job_names(context)
+
+
 def complete_job_names(context: CellContext) -> list[str]:
     """Return the names of all jobs, newest first."""
 
@@ -79,8 +88,8 @@ def _parse_line(line: str) -> _Arguments:
         words, on = _split_on_option(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"%jobs: {error}", hint=_USAGE) from None
-    trusted = _TRUST_FLAG in words
-    words = [word for word in words if word != _TRUST_FLAG]
+    trusted = TRUST_FLAG in words
+    words = [word for word in words if word != TRUST_FLAG]
     subcommand = words[0] if words else "list"
     subcommand = "list" if subcommand == "ls" else subcommand
     if subcommand not in SUBCOMMANDS:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from danlu.jobs.local import file_exchange
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import JobBackend
 from danlu.notebook import background_loop, cells, jobs_magic
-from danlu.notebook.context import SweepView, UserNamespace
+from danlu.notebook.context import SweepView
 from danlu.notebook.display_reader import DisplayReader
 from danlu.notebook.errors import hide_traceback
 from danlu.notebook.input_transformer import (
@@ -42,6 +43,8 @@ from danlu.notebook.subprocesses import (
     run_program,
 )
 from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView
+from danlu.notebook.types import Cell, VariableStore
+from danlu.notebook.variables import UserNamespace
 
 _VARIABLE = re.compile(r"\{([^\W\d]\w*)\}")
 
@@ -61,7 +64,7 @@ class NotebookContext:
         self._shell = shell
 
     @property
-    def values(self) -> UserNamespace:
+    def values(self) -> VariableStore:
         """The user's variables."""
         return UserNamespace(self._shell.user_ns)
 
@@ -74,6 +77,16 @@ class NotebookContext:
     def directory(self) -> Path:
         """The kernel's working directory, which is the notebook's directory."""
         return Path.cwd()
+
+    @property
+    def search_path(self) -> Sequence[str]:
+        """The kernel's ``sys.path`` with the working directory in place of ``""``."""
+        return [entry or os.getcwd() for entry in sys.path]
+
+    @property
+    def working_directory(self) -> str:
+        """Replicas of this Python run in the notebook's directory, others in the project's."""
+        return ""
 
     @property
     def is_rich(self) -> bool:
@@ -90,12 +103,17 @@ class NotebookContext:
             lambda job: output.show(render_mime_bundle(job)),
             lines=lines,
             logs=lambda name: jobs / name / "logs",
-            place=self.directory,
+            place=self.served_directory,
             displays=DisplayReader(
                 lambda name: _find_displays(jobs / name),
                 lambda data: CellOutput(publisher).show(data),
             ),
         )
+
+    @property
+    def served_directory(self) -> Path | None:
+        """The directory to which links to logs are relative; None if they cannot be opened."""
+        return self.directory
 
     def sweep_view(self) -> SweepView:
         """Create a view of a sweep."""
@@ -116,13 +134,17 @@ class NotebookContext:
 
     def expand_variables(self, line: str) -> str:
         """Replace ``{name}`` with the value of that variable if it is a string or a number."""
-        names = self._shell.user_ns
+        texts = self._find_texts(_VARIABLE.findall(line)) if "{" in line else {}
+        return _VARIABLE.sub(lambda match: texts.get(match[1], match[0]), line)
 
-        def expand(match: re.Match[str]) -> str:
-            value = names.get(match[1])
-            return str(value) if isinstance(value, (str, int, float)) else match[0]
-
-        return _VARIABLE.sub(expand, line)
+    def _find_texts(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Return those of the variables that are strings or numbers, as text."""
+        values = {name: self._shell.user_ns.get(name) for name in names}
+        return {
+            name: str(value)
+            for name, value in values.items()
+            if isinstance(value, (str, int, float))
+        }
 
 
 def _find_displays(path: Path) -> tuple[Path, bool] | None:
@@ -133,6 +155,18 @@ def _find_displays(path: Path) -> tuple[Path, bool] | None:
         return None if file is None else (file, file_exchange.may_unpickle(job.read_submission()))
     except FileNotFoundError:
         return None
+
+
+def read_job_cell(text: str, context: NotebookContext) -> Cell | None:
+    """Parse a job cell; print the help instead and return None if the cell asks for it."""
+    parts = split_distributed(text)
+    if parts is not None:
+        above, options, body = parts
+        if is_help_request(options):
+            print(help_text())
+            return None
+        text = f"{above}%%{DISTRIBUTED_MAGIC} {context.expand_variables(options)}\n{body}"
+    return parse_job_cell(text)
 
 
 class DanluMagics:
@@ -147,16 +181,10 @@ class DanluMagics:
 
     def run_cell(self, line: str, cell: str) -> None:
         """Run a job cell; the input transformer passes the whole cell as the body."""
-        parts = split_distributed(cell)
-        if parts is not None:
-            above, options, body = parts
-            if is_help_request(options):
-                print(help_text())
-                return
-            options = self._context.expand_variables(options)
-            cell = f"{above}%%{DISTRIBUTED_MAGIC} {options}\n{body}"
         with hide_traceback():
-            cells.run_cell(parse_job_cell(cell), self._context)
+            parsed = read_job_cell(cell, self._context)
+            if parsed is not None:
+                cells.run_cell(parsed, self._context)
 
     def run_jobs(self, line: str) -> None:
         """List or control jobs: `%jobs [show|logs|attach|stop|rm NAME]`."""
@@ -170,10 +198,8 @@ class DanluMagics:
 
     def complete_jobs(self, shell: Any, event: Any) -> list[str]:
         """Complete the arguments of ``%jobs``."""
-        words = event.line.split()
-        if len(words) < 2 or (len(words) == 2 and event.symbol):
-            return list(jobs_magic.SUBCOMMANDS)
-        return jobs_magic.complete_job_names(self._context)
+        line = event.line if event.symbol else f"{event.line} "
+        return jobs_magic.complete_arguments(line, self._context)
 
 
 def _run_command(line: str, directory: Path) -> None:

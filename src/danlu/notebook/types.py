@@ -8,12 +8,14 @@ A cell takes this path::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
 
 import msgspec
 
 from danlu.commands.train.options import JobOptions
+from danlu.jobs.types import JobResult
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True):
@@ -58,18 +60,53 @@ class Cell(msgspec.Struct, frozen=True):
     """A cell to run as a job.
 
     ``code`` is the text of the cell with its option lines blanked and nothing else changed, so
-    line N of the code is line N of the cell.
+    line N of the code is line N of the cell. ``is_checked`` is whether the kernel's own Python,
+    which may know newer syntax than this one, has accepted the code.
     """
 
     options: CellOptions
     code: str
+    is_checked: bool = False
+
+
+class SentVariable(msgspec.Struct, frozen=True):
+    """A variable that is sent as a pickle of ``size`` bytes.
+
+    ``modules`` are the modules that its pickle mentions. ``libraries`` maps a module to its
+    distribution and version.
+    """
+
+    name: str
+    size: int
+    modules: tuple[str, ...] = ()
+    libraries: Mapping[str, Sequence[str]] = {}
 
 
 class VariableStore(Protocol):
-    """The user's variables."""
+    """The user's variables, here or in a kernel elsewhere."""
 
-    def get(self, name: str) -> Any:
-        """Return a variable; raises :class:`danlu.errors.UsageError` if it does not exist."""
+    def write_pickles(
+        self, names: Sequence[str], directory: Path, *, limit: int
+    ) -> list[SentVariable]:
+        """Write ``NAME.pickle`` for each variable to the directory, which may be missing.
 
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Set variables."""
+        ``limit`` is in bytes, for all of them together. Raises
+        :class:`danlu.errors.UsageError` for a variable that does not exist, cannot be pickled or
+        is too large.
+        """
+
+    @property
+    def python_version(self) -> str:
+        """The version of the Python that wrote the pickles."""
+
+    def find_kind(self, name: str) -> Literal["variable", "module", ""]:
+        """Return what a name of the notebook is; empty if it does not exist."""
+
+    def set_results(
+        self, result: JobResult, names: Sequence[str], *, every: bool, trusted: bool
+    ) -> None:
+        """Set the variables that a successful job returned, all or none.
+
+        With ``every`` each is a dict by replica. With ``trusted`` pickles are loaded also from
+        untrusted environments. Raises :class:`danlu.errors.DanluError` if that is impossible.
+        """

@@ -316,6 +316,9 @@ class _ZipReader:
             link = b"".join(self.content())
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise LayerError(f"the layer contains a device: /{escape_unprintable(name)}")
+        year, month, day, *clock = info.date_time
+        # Programs that write no time leave it zero, but months start at 1.
+        date = (year, month, day) if 1 <= month <= 12 else (1980, 1, 1)
         return TarEntry(
             name=name,
             kind=kind,
@@ -324,7 +327,7 @@ class _ZipReader:
             gid=0,
             size=info.file_size if kind == TypeFlag.REGULAR else 0,
             # A zip has no time zone. UTC makes it the same everywhere.
-            mtime=timegm((*info.date_time, 0, 0, 0)) * 1_000_000_000,
+            mtime=timegm((*date, *clock, 0, 0, 0)) * 1_000_000_000,
             link=link,
             attributes={},
         )

@@ -66,10 +66,13 @@ def main(directory: str, arguments: "list[str]") -> int:
     termination.unwind_on_sigterm()
     bundle = ReceivedBundle(directory)
     os.environ[RUNNING], os.environ[ARGUMENTS] = bundle.directory, json.dumps(arguments)
+    missing = change_directory(bundle)
     set_search_path(bundle)
     sys.modules["danlu_run"] = sys.modules["__main__"]
     module = sys.modules["__main__"] = create_main_module(bundle)
     try:
+        if missing:
+            raise CellError(missing, "start the notebook in a directory that the image has")
         module.__dict__.update(load_variables(bundle, arguments))
         if not bundle.is_nested:
             display.install()
@@ -87,6 +90,17 @@ def main(directory: str, arguments: "list[str]") -> int:
 
 
 # -- before the code ------------------------------------------------------------------------------
+
+
+def change_directory(bundle: ReceivedBundle) -> str:
+    """Change to the notebook's directory if it is the same here; return why that is impossible."""
+    directory = bundle.manifest.get("directory")
+    try:
+        if directory:
+            os.chdir(directory)
+    except OSError as error:
+        return f"cannot use the notebook's directory {directory}: {error.strerror}"
+    return ""
 
 
 def set_search_path(bundle: ReceivedBundle) -> None:

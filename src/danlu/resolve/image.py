@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
-from danlu.environment.lock import LockedBase, LockedImage
+from danlu.environment.lock import MAX_EPOCH, LockedBase, LockedImage
 from danlu.errors import OutsideError, ResolveError, UsageError
 from danlu.graph.image_config import parse_image_config
 from danlu.oci.digest import Digest
@@ -90,21 +90,21 @@ async def inspect_image(reference: str, digest: str, context: ResolveContext) ->
     )
     variables = dict(parse_image_config(pulled.config).environment)
     result = await probe_image(pulled.layers, context, path=variables.get("PATH", SYSTEM_PATH))
-    inspected = ImageInspection(_parse_creation_time(pulled.config), result)
+    inspected = ImageInspection(parse_creation_time(pulled.config), result)
     value: dict[str, Any] = {"epoch": inspected.epoch, "probe": result.fields()}
     store.put_record(key, value, layers=[layer.diff_id for layer in pulled.layers])
     return inspected
 
 
-def _parse_creation_time(config: bytes) -> int:
-    """Return the config's ``created`` (RFC 3339) in seconds since 1970; 0 if it has none."""
-    text = json.loads(config).get("created") or ""
-    if not text:
+def parse_creation_time(config: bytes) -> int:
+    """Return the config's ``created`` (RFC 3339) in seconds since 1970; 0 if it is invalid."""
+    try:
+        moment = datetime.fromisoformat(json.loads(config)["created"])
+    except (KeyError, TypeError, ValueError):
         return 0
-    # Images have up to nine fractional digits, fromisoformat accepts six.
-    head = text.replace("Z", "+00:00").split(".")[0]
-    moment = datetime.fromisoformat(head if "+" in head else head + "+00:00")
-    return max(0, int(moment.timestamp()))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max(0, int(moment.timestamp())), MAX_EPOCH)
 
 
 async def read_dpkg_status(base: LockedBase, context: ResolveContext) -> str:

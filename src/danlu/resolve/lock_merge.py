@@ -41,7 +41,7 @@ def merge_conflicted_text(text: str, file: str) -> Lock:
             if side in ("", ">", name):
                 lines.append(line)
     try:
-        ours, theirs = (read_lock("".join(lines), file) for lines in sides.values())
+        ours, theirs = (read_lock("".join(lines), file, is_merged=True) for lines in sides.values())
     except LockError as error:
         raise LockError(
             f"a side of the conflicts in {file} is not a lockfile: {error}",

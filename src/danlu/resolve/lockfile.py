@@ -1,11 +1,13 @@
 """Read and write ``danlu.lock``: strictly validated, one line per package.
 
 The file is TOML 1.0: ``version``, then a table ``function.NAME`` for each build function. It
-contains no download URLs except those in the user's own files.
+contains no download URLs except those in the user's own files. The ``digest`` of each function
+shows whether somebody edited what was resolved.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 from danlu.environment.archives import find_archive_problem
 from danlu.environment.lock import (
     LOCK_VERSION,
+    MAX_EPOCH,
     FunctionLock,
     Lock,
     LockedCondaPackage,
@@ -49,8 +52,14 @@ def write_lock(lock: Lock) -> str:
     parts = [HEADER, f"version = {lock.version}\n"]
     for name in sorted(lock.functions):
         path = f"function.{format_key(name)}"
-        parts.append(f"\n[{path}]\n" + _format_table(lock.functions[name], path))
+        digest = format_value(_digest_function(lock.functions[name]))
+        text = _format_table(lock.functions[name], path)
+        parts.append(f"\n[{path}]\ndigest = {digest}\n{text}")
     return "".join(parts)
+
+
+def _digest_function(lock: FunctionLock) -> str:
+    return hashlib.sha256(_format_table(lock, "").encode()).hexdigest()
 
 
 def _format_table(value: Any, path: str) -> str:
@@ -84,9 +93,10 @@ def _iterate_changed_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
             yield name, inner
 
 
-def read_lock(text: str, file: str) -> Lock:
+def read_lock(text: str, file: str, *, is_merged: bool = False) -> Lock:
     """Parse the text of a lockfile; ``file`` is its name in messages.
 
+    ``is_merged`` is true for the result of a merge of lines, whose digest is that of one side.
     Raises :class:`LockError`, with the line if known, for anything that :func:`write_lock` cannot
     have written.
     """
@@ -117,6 +127,16 @@ def read_lock(text: str, file: str) -> Lock:
         what = next(iter(values), "function")
         raise LockError(f"{file} has an unknown field {what}", hint=_RESTORE_HINT)
     functions = {name: _read_function(name, value, text, file) for name, value in sections.items()}
+    for name, function in functions.items():
+        # The first versions of danlu wrote no digest.
+        digest = sections[name].get("digest") or _digest_function(function)
+        if not is_merged and digest != _digest_function(function):
+            raise LockError(
+                f"{file} was edited: section {name} is not what `danlu lock` wrote",
+                span=_find_line(text, f"[function.{format_key(name)}]", file),
+                hint="choose versions in the build file; restore the lock from version control"
+                " (`git checkout HEAD -- danlu.lock`) or remove it, then run `danlu lock`",
+            )
     return Lock(functions)
 
 
@@ -133,7 +153,7 @@ def has_conflict_markers(text: str) -> bool:
 def _read_function(name: str, value: Any, text: str, file: str) -> FunctionLock:
     if not isinstance(value, dict):
         raise LockError(f"{file}: section {name} is not a table", hint=_RESTORE_HINT)
-    fields = {key: inner for key, inner in value.items() if key not in LOCK_SECTIONS}
+    fields = {key: value[key] for key in value if key not in ("digest", *LOCK_SECTIONS)}
     # In memory the sections are one field, in the file they are fields like the others.
     unknown = "sections" if "sections" in fields else _find_unknown_field(fields, FunctionLock)
     if unknown:
@@ -163,6 +183,8 @@ def _find_unknown_field(value: Mapping[str, Any], kind: type[msgspec.Struct]) ->
 
 def _find_problems(lock: FunctionLock) -> Iterable[tuple[str, str]]:
     """Yield what danlu would never have written, each with a text to find its line by."""
+    if not 0 <= lock.base.epoch <= MAX_EPOCH:
+        yield f"the base has an invalid epoch, {lock.base.epoch}", "epoch ="
     debs = (*lock.base.packages, *(lock.system.packages if lock.system else ()))
     for deb in debs:
         yield from _deb_problems(deb)
@@ -208,6 +230,8 @@ def _package_problems(package: LockedPackage) -> Iterable[tuple[str, str]]:
         yield f"package {package.name} has an invalid sha256", needle
     if "/" in package.file:
         yield f"package {package.name} has an invalid file name", needle
+    if package.source == "index" and not package.file.endswith(".whl"):
+        yield f"package {package.name} of an index is not a wheel", needle
     if package.editable and (package.source != "local" or package.file):
         yield f"package {package.name} is editable, but not a directory", needle
     if package.file.endswith(".whl"):

@@ -22,12 +22,16 @@ from anyio.lowlevel import RunVar
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.util.locks import file_lock
 from danlu.util.retry import RetryPolicy, retry
+from danlu.util.transfer_rate import require_progress
 
 # aiohttp takes longer to load than everything else here, and a cached file needs no request.
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _CHUNK_SIZE = 1 << 18
+
+#: Seconds without a byte after which a connection counts as lost.
+_READ_TIMEOUT = 60
 
 # A file may take any time.
 _RETRY_POLICY = RetryPolicy(attempts=4, initial_delay=2.0, max_delay=8.0, deadline=inf)
@@ -173,7 +177,7 @@ async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, 
     import aiohttp
 
     # No limit on the total time: files may have gigabytes. A stalled connection does time out.
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=_READ_TIMEOUT)
     connector = aiohttp.TCPConnector(ssl=_find_ssl_context(environ))
     async with aiohttp.ClientSession(
         trust_env=True, timeout=timeout, connector=connector, auto_decompress=False
@@ -236,19 +240,21 @@ async def _transfer_once(session: ClientSession, url: str, partial: Path) -> Non
         headers |= {"Range": f"bytes={have}-", "If-Range": validator.read_text()}
     else:
         have = 0
-    async with session.get(url, headers=headers) as response:
-        _check_status(url, response)
-        resumed = response.status == 206
-        if resumed and not _starts_at(response, have):
-            # Without the validator the next attempt downloads the whole file.
-            validator.unlink(missing_ok=True)
-            raise TemporaryError(
-                f"{redact_url(url)}: the server sent a different range than requested"
-            )
-        _save_validator(response, validator)
-        with partial.open("ab" if resumed else "wb") as file:
-            async for chunk in response.content.iter_chunked(_CHUNK_SIZE):
-                file.write(chunk)
+    with require_progress(urlsplit(url).hostname or url, _READ_TIMEOUT) as count:
+        async with session.get(url, headers=headers) as response:
+            _check_status(url, response)
+            resumed = response.status == 206
+            if resumed and not _starts_at(response, have):
+                # Without the validator the next attempt downloads the whole file.
+                validator.unlink(missing_ok=True)
+                raise TemporaryError(
+                    f"{redact_url(url)}: the server sent a different range than requested"
+                )
+            _save_validator(response, validator)
+            with partial.open("ab" if resumed else "wb") as file:
+                async for chunk in response.content.iter_chunked(_CHUNK_SIZE):
+                    count(len(chunk))
+                    file.write(chunk)
     validator.unlink(missing_ok=True)
 
 

@@ -29,6 +29,13 @@ def escape_unprintable(text: str | bytes, *, limit: int = MAX_TEXT_LENGTH) -> st
     )
 
 
+def read_last_line(errors: str | bytes, *, otherwise: str = "") -> str:
+    """Return the last line that a program has printed, for a message; ``otherwise`` if none."""
+    text = errors if isinstance(errors, str) else errors.decode(errors="replace")
+    lines = text.strip().splitlines()
+    return escape_unprintable(lines[-1].strip()) if lines else otherwise
+
+
 def strip_control_sequences(text: str) -> str:
     """Return ``text`` without anything that moves the cursor, sets colours or reorders the line.
 

@@ -77,5 +77,5 @@ def test_danlu_is_copied_to_a_machine_that_lacks_it(monkeypatch: pytest.MonkeyPa
         assert (to, cache) == (host, CACHE)
         host.answer(json.dumps([ROW]).encode())
 
-    monkeypatch.setattr("danlu.commands.remote.environment_list.copy_program", copy)
+    monkeypatch.setattr("danlu.commands.remote.program_transfer.copy_program", copy)
     assert len(list_remote_environments("box", host, CACHE)) == 1

@@ -60,8 +60,6 @@ def create_image(
             "os": "linux",
             "config": config,
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
-            # Podman commits no container whose image has none.
-            "history": [{"created_by": "busybox"}],
         }
         data = json.dumps(document).encode()
         return store.put_image(data, [layer.diff_id], metadata=metadata).digest

@@ -63,6 +63,27 @@ for axis, image, answer in zip(axes.flat, x_test, model.predict(x_test)):
     axis.imshow(image.reshape(8, 8), cmap="gray_r")
     axis.set_title(answer)
     axis.axis("off")"""
+LOAD = """\
+from sklearn.datasets import load_digits
+
+x, y = load_digits(return_X_y=True)"""
+ENSEMBLE = """\
+%%distributed --framework pytorch --worker 2 --send x,y --return model --every
+import os, time
+import danlu
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import log_loss
+
+part = slice(int(os.environ["RANK"]), None, int(os.environ["WORLD_SIZE"]))
+model = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=1e-4)
+for epoch in range(20):
+    model.partial_fit(x[part], y[part], classes=range(10))
+    loss = log_loss(y, model.predict_proba(x))
+    danlu.report(percentage=5 * (epoch + 1), loss=loss)
+    print(f"epoch {epoch + 1}: loss {loss:.3f}", flush=True)
+    time.sleep(0.5)"""
+SCORES = """\
+{replica: round(each.score(x, y), 3) for replica, each in model.items()}"""
 #: In the command line of kernels that were not started by the environment's own Jupyter.
 KERNEL = "ipykernel_launcher -f /tmp/tmp."
 _TERMINAL = "document.querySelector('.jp-Terminal .xterm-helper-textarea')"
@@ -156,6 +177,30 @@ def test_lab_trains_a_model_and_shows_a_figure(
 
 
 @pytest.mark.needs("chromium")
+def test_lab_trains_on_several_workers(
+    environment: JupyterEnvironment,
+    environment_lab: LabServer,
+    browser: ChromiumBrowser,
+    album: Path,
+) -> None:
+    write_notebook(
+        environment.project / "ensemble.ipynb", LOAD, "%load_ext danlu.notebook", ENSEMBLE, SCORES
+    )
+    notebook = environment_lab.open(browser, "ensemble.ipynb", height=900)
+    for number in (0, 1):
+        notebook.run(number)
+        notebook.wait_for_end(number, limit=60)
+    notebook.run(2)
+    notebook.until(2, "epoch 9", limit=60)
+    assert notebook.page.wait(f"{notebook.output(2)}.querySelector('svg')")
+    notebook.page.evaluate("document.querySelector('.Toastify')?.remove()")
+    notebook.page.photograph(album / "jupyter-distributed.png")
+    notebook.until(2, "succeeded in", limit=60)
+    notebook.run(3)
+    notebook.until(3, "'worker-1': 0.9", limit=60)
+
+
+@pytest.mark.needs("chromium")
 def test_lab_runs_and_interrupts_cells(
     environment: JupyterEnvironment, environment_lab: LabServer, browser: ChromiumBrowser
 ) -> None:
@@ -244,6 +289,8 @@ def test_kernel_of_a_jupyter_outside_runs_in_the_environment(
         key = client.session.key
         assert not any(key.decode() in command for command in process_commands())
         assert run(client, "1/0").reply["ename"] == "ZeroDivisionError"
+        assert run(client, "%load_ext danlu.notebook").reply["status"] == "ok"
+        assert "--framework NAME" in run_and_read_stdout(client, "%%distributed --help")
         assert environment.runs(KERNEL)
     wait_for(lambda: not environment.runs(KERNEL))
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from danlu.errors import UsageError
 from danlu.sandbox.layer_view import LayerView
 from danlu.sources.pypi.dist_info import read_record
-from danlu.sources.pypi.split_wheels import collision_error
+from danlu.sources.pypi.split_wheels import collision_error, is_document
 from danlu.store import Layer
 from danlu.util.files import have_same_content
 
@@ -58,7 +58,7 @@ def _find_shared_names(
 def _reject_different(path: str, owners: Sequence[_LayerEntry]) -> None:
     layer, first = owners[0]
     for other, entry in owners[1:]:
-        if not _have_same_content(first, entry):
+        if not is_document(path) and not _have_same_content(first, entry):
             raise collision_error(_find_package(layer, path), _find_package(other, path), path)
 
 

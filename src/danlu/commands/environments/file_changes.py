@@ -254,6 +254,12 @@ class _FileFinder:
         """Turn all but one path of a file into hard links to that one."""
         kept = [path for path in paths if path not in self.changes or path in self.owned]
         leader = (kept or paths)[0]
+        problem = ""
+        if leader in self.changes:
+            # One private name makes the content private.
+            problems = (self.changes[path].problem for path in paths if path in self.changes)
+            problem = next(filter(None, problems), "")
+            self.changes[leader] = replace(self.changes[leader], problem=problem)
         source = self._find_lower(leader)
         for path in paths:
             lower = self._find_lower(path)
@@ -263,7 +269,6 @@ class _FileFinder:
                 continue
             kind: Kind = "added" if lower is None else "changed"
             change = self.changes.get(path, ChangedFile(kind, f"/{path}"))
-            problem = self.changes[leader].problem if leader in self.changes else ""
             self.changes[path] = replace(
                 change, type="hardlink", target=f"/{leader}", problem=problem, xattrs=()
             )

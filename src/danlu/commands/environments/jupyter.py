@@ -10,6 +10,7 @@ import time
 import msgspec
 
 from danlu.engine.container_scripts import FIND_SHELL_SCRIPT
+from danlu.engine.detached_process import read_report, spawn_module
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
     EnvironmentSpec,
@@ -19,12 +20,27 @@ from danlu.engine.environment_directory import (
 from danlu.engine.environment_ports import find_listener_conflict
 from danlu.environment.runtime_settings import JupyterSettings
 from danlu.sandbox.types import PROJECT_DIRECTORY
+from danlu.util.locks import lock_is_held
 
 SERVICE_NAME = "jupyter"
 
 _ADDRESS = "127.0.0.1"
 _POLL_SECONDS, _ANSWER_SECONDS = 0.1, 5.0
+#: Where kernels find the extension ``danlu.notebook`` and its socket; the same one in
+#: :mod:`danlu.notebook.inside.extension`.
+NOTEBOOK_VARIABLE = "DANLU_NOTEBOOK"
+#: Locked while the process runs that starts the jobs of notebooks, contains the supervisor's
+#: process id; and what it reports.
+BRIDGE_LOCK, BRIDGE_READY = "notebook.lock", b"ready"
+BRIDGE_LOG = "notebook.log"
+_BRIDGE_MODULE = "danlu.notebook.environment_bridge"
 _TOKEN_VARIABLE, _PORT_VARIABLE = "JUPYTER_TOKEN", "JUPYTER_PORT"
+# Last, so that a danlu of the environment's own is found first; see danlu.notebook.inside.stub.
+FIND_EXTENSION_SCRIPT = f"""\
+if [ -n "${NOTEBOOK_VARIABLE}" ]; then
+    export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}${NOTEBOOK_VARIABLE}/modules.zip"
+fi
+"""
 # The token and the port are variables, because every user of the machine can read arguments. Only
 # the project is served: a root above the home directory would show the server's own token file
 # (GHSA-q874-g24w-4q9g).
@@ -32,7 +48,7 @@ _TOKEN_VARIABLE, _PORT_VARIABLE = "JUPYTER_TOKEN", "JUPYTER_PORT"
 _ARGS = (
     "/bin/sh",
     "-c",
-    f'{FIND_SHELL_SCRIPT}exec "$@"',
+    f'{FIND_EXTENSION_SCRIPT}{FIND_SHELL_SCRIPT}exec "$@"',
     "jupyter",
     "jupyter",
     "lab",
@@ -52,7 +68,13 @@ def add_jupyter(
     known = before.environment if before is not None else {}
     token = settings.token or known.get(_TOKEN_VARIABLE) or _make_token()
     port = settings.port or int(known.get(_PORT_VARIABLE, 0)) or find_free_port()
-    environment = {_TOKEN_VARIABLE: token, _PORT_VARIABLE: str(port)}
+    # Other users inside cannot guess it, and put another extension there.
+    notebook = known.get(NOTEBOOK_VARIABLE) or f"/tmp/danlu-notebook-{os.urandom(8).hex()}"
+    environment = {
+        _TOKEN_VARIABLE: token,
+        _PORT_VARIABLE: str(port),
+        NOTEBOOK_VARIABLE: notebook,
+    }
     service = ServiceSpec(SERVICE_NAME, _ARGS, environment)
     forward = PortForward(port, port, _ADDRESS, SERVICE_NAME, fixed=bool(settings.port))
     return msgspec.structs.replace(
@@ -91,6 +113,13 @@ def find_service(spec: EnvironmentSpec) -> ServiceSpec | None:
     return next((service for service in spec.services if service.name == SERVICE_NAME), None)
 
 
+def notebook_variables(spec: EnvironmentSpec) -> dict[str, str]:
+    """Return what kernels need besides :data:`FIND_EXTENSION_SCRIPT` to find the extension."""
+    service = find_service(spec)
+    known = service.environment if service is not None else {}
+    return {name: value for name, value in known.items() if name == NOTEBOOK_VARIABLE}
+
+
 def format_jupyter_url(spec: EnvironmentSpec) -> str:
     """Return the address to open in a browser, with the token; empty without a server."""
     service = find_service(spec)
@@ -98,6 +127,25 @@ def format_jupyter_url(spec: EnvironmentSpec) -> str:
         return ""
     port, token = (service.environment[name] for name in (_PORT_VARIABLE, _TOKEN_VARIABLE))
     return f"http://{_ADDRESS}:{port}/lab?token={token}"
+
+
+def connect_notebooks(environment: EnvironmentDirectory) -> str:
+    """Start the process to which the environment's notebooks send job cells, unless one runs.
+
+    Returns a note if they cannot.
+    """
+    if not notebook_variables(environment.read_spec()):
+        return ""
+    lock = environment.directory / BRIDGE_LOCK
+    # One of an earlier supervisor may be about to exit.
+    if lock_is_held(lock) and lock.read_text() == environment.lock.read_text():
+        return ""
+    log = environment.directory / BRIDGE_LOG
+    report = read_report(spawn_module(_BRIDGE_MODULE, (str(environment.directory),), log))
+    if report == BRIDGE_READY:
+        return ""
+    reason = report.decode(errors="replace") or f"see {log}"
+    return f"cells of its notebooks cannot run as jobs: {reason}"
 
 
 def wait_for_jupyter(environment: EnvironmentDirectory, timeout: float = 30.0) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import (
     KUBERNETES_ENGINE,
+    RELAY_MARK,
     WAITING_COMMANDS,
     WAITING_MARK,
     EnvironmentDirectory,
@@ -72,7 +73,7 @@ def list_user_programs(environment: EnvironmentDirectory) -> list[str]:
         for pid in find_namespace_members(state.container)
         if pid not in served and pid != state.container
     ]
-    return [command for command in commands if command and command not in WAITING_COMMANDS]
+    return [command for command in commands if not _is_own(command)]
 
 
 def _list_pod_programs(environment: EnvironmentDirectory, spec: EnvironmentSpec) -> list[str]:
@@ -83,11 +84,13 @@ def _list_pod_programs(environment: EnvironmentDirectory, spec: EnvironmentSpec)
     except DanluError:  # it cannot be reached, and is stopped all the same
         return []
     commands = [row.command for row in parse_processes(output)]
-    return [item for item in commands if item not in services and not _is_waiting(item)]
+    return [item for item in commands if item not in services and not _is_own(item)]
 
 
-def _is_waiting(command: str) -> bool:
-    return not command or command in WAITING_COMMANDS or WAITING_MARK in command
+def _is_own(command: str) -> bool:
+    """Return whether danlu started a command only to wait, or to relay connections."""
+    own = WAITING_MARK, RELAY_MARK
+    return not command or command in WAITING_COMMANDS or any(mark in command for mark in own)
 
 
 def measure_processes(environment: EnvironmentDirectory) -> list[ProcessRow]:
@@ -159,7 +162,7 @@ def _measure_inside(environment: EnvironmentDirectory) -> list[ProcessRow]:
             row.command,
         )
         for row in parse_processes(second)
-        if not _is_waiting(row.command)
+        if not _is_own(row.command)
     ]
 
 

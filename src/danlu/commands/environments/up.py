@@ -15,7 +15,7 @@ from danlu.commands.build_cache import list_dependencies, lookup_environment
 from danlu.commands.driver_check import check_driver
 from danlu.commands.environments.discarded_changes import describe_discarded_changes
 from danlu.commands.environments.engine_commands import load_engine_commands
-from danlu.commands.environments.jupyter import replace_taken_port
+from danlu.commands.environments.jupyter import connect_notebooks, replace_taken_port
 from danlu.commands.environments.manage import (
     check_new_name,
     default_name,
@@ -286,6 +286,7 @@ def _start_supervisor(
     started = start_supervisor(environment, settings.paths)
     if started:
         notes += environment.read_state().warnings
+    notes += filter(None, [connect_notebooks(environment)])
     return started
 
 

@@ -315,7 +315,7 @@ def _read_command(key: str, value: object, state: _ReaderState) -> None:
                 state.skip(key, text, "packages that are only recommended are not installed")
         elif _COMMAND_KEYS[key]:
             mark = f"~/.{key}-{number}"
-            command = f"[ -e {mark} ] || (\n{script}\n) && touch {mark}"
+            command = f"[ -e {mark} ] || (\n{script}\n) && mkdir -p ~ && touch {mark}"
             draft.calls.append(DraftCall("runtime.init", ([command],)))
         else:
             draft.calls.append(DraftCall("runtime.init", ([script],)))

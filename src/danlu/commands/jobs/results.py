@@ -93,14 +93,23 @@ def open_values(
     ``compare`` rejects pickles from another Python or other library versions. Raises
     :class:`UsageError` for pickles that are not ``trusted``, and for unreadable data.
     """
-    try:
-        returned = convert_value(encoding.decode(data, views=True), _ReturnedValues)
-    except (encoding.DecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"cannot read the results of the job: {error}") from error
+    returned = _decode_values(data)
     _refuse_pickles(returned.values, trusted=trusted, job=job)
     if compare:
         _compare_versions(returned)
     return {name: _open_value(name, value) for name, value in returned.values.items()}
+
+
+def list_returned_names(data: bytes) -> list[str]:
+    """Return the names of a replica's values without opening them; raises :class:`UsageError`."""
+    return list(_decode_values(data).values)
+
+
+def _decode_values(data: bytes) -> _ReturnedValues:
+    try:
+        return convert_value(encoding.decode(data, views=True), _ReturnedValues)
+    except (encoding.DecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"cannot read the results of the job: {error}") from error
 
 
 def _refuse_pickles(values: Mapping[str, _ReturnedValue], *, trusted: bool, job: str) -> None:

@@ -9,14 +9,13 @@ from danlu.commands.remote.connection import connect_host
 from danlu.commands.remote.contexts import Context
 from danlu.commands.remote.environment_access import AccessList, parse_access_list
 from danlu.commands.remote.port_tunnel import PortTunnel
-from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
+from danlu.commands.remote.program_transfer import program_script, run_program_there
 from danlu.commands.remote.remote_host import RemoteHost
 from danlu.commands.remote.ssh_access import ContextHosts
 from danlu.commands.settings import Settings
 from danlu.engine.ssh.keys import HOST_SUFFIX
 from danlu.engine.ssh.ssh_config import host_name
-from danlu.errors import OutsideError, UsageError
-from danlu.util.sanitize import escape_unprintable
+from danlu.errors import UsageError
 from danlu.util.suggest import suggest_name
 
 _MODULE = "danlu.commands.remote.environment_access"
@@ -81,13 +80,7 @@ class EnvironmentLink:
         return self.hosts.update(access.environments)
 
     def _read_access(self) -> AccessList:
-        script = program_script(_MODULE)
-        done = self._host.run(script)
-        if done.returncode == MISSING_PROGRAM:
-            copy_program(self._host, self._cache)
-            done = self._host.run(script)
-        if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().splitlines()
-            reason = escape_unprintable(lines[-1]) if lines else f"exit code {done.returncode}"
-            raise OutsideError(f"cannot list the environments of {self._host.name}: {reason}")
-        return parse_access_list(done.stdout, self._host.name)
+        output = run_program_there(
+            self._host, self._cache, program_script(_MODULE), what="list the environments"
+        )
+        return parse_access_list(output, self._host.name)

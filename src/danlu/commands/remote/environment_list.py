@@ -15,14 +15,13 @@ from danlu.commands.environments.manage import (
     list_environment_views,
 )
 from danlu.commands.remote.contexts import Context
-from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
+from danlu.commands.remote.program_transfer import program_script, run_program_there
 from danlu.commands.remote.remote_host import RemoteHost
 from danlu.engine.environment_directory import check_environment_name
 from danlu.errors import DanluError, OutsideError
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.decoding import convert_value, decode_json
 from danlu.util.paths import Paths
-from danlu.util.sanitize import escape_unprintable
 
 
 class ListedService(msgspec.Struct, frozen=True):
@@ -96,16 +95,9 @@ def list_remote_environments(
     """
     program = program_script("danlu.cli", "ps", "--format", "json")
     script = f"export {CONTEXT_VARIABLE}={LOCAL_CONTEXT}; {program}"
-    done = host.run(script)
-    if done.returncode == MISSING_PROGRAM:
-        copy_program(host, cache)
-        done = host.run(script)
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        reason = escape_unprintable(lines[-1]) if lines else f"exit code {done.returncode}"
-        raise OutsideError(f"cannot list the environments of {host.name}: {reason}")
+    output = run_program_there(host, cache, script, what="list the environments")
     try:
-        rows = decode_json(done.stdout, list[dict[str, Any]])
+        rows = decode_json(output, list[dict[str, Any]])
         for environment in parse_environments(rows):
             check_environment_name(environment.name)
     except (msgspec.MsgspecError, DanluError) as error:

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from ipaddress import ip_address
-from pathlib import Path
 
 import msgspec
 
@@ -18,7 +17,7 @@ from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
-from danlu.util.sanitize import escape_unprintable
+from danlu.util.sanitize import read_last_line
 
 _LOOPBACK = "127.0.0.1"
 _START_TIMEOUT = 15.0
@@ -89,7 +88,8 @@ class PortTunnel:
             if not any(_is_free(port.port) for port in ports):
                 return []
             time.sleep(_POLL_SECONDS)
-        return [f"ports of {self._host.name} are not forwarded: {_last_line(log)}"]
+        reason = read_last_line(log.read_bytes(), otherwise="ssh did not start in time")
+        return [f"ports of {self._host.name} are not forwarded: {reason}"]
 
     def _render_command(self, options: Sequence[str]) -> list[str]:
         words = self._host.command(options=options)
@@ -136,8 +136,3 @@ def _is_free(port: int) -> bool:
 
 def _bracket_address(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return escape_unprintable(lines[-1]) if lines else "ssh did not start in time"

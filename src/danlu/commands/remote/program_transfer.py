@@ -26,6 +26,7 @@ from danlu.commands.remote.program_packages import (
 from danlu.commands.remote.remote_host import RemoteHost
 from danlu.errors import MachineError, OutsideError
 from danlu.util.decoding import decode_json
+from danlu.util.sanitize import read_last_line
 
 #: Below the home directory of the other machine.
 _PROGRAMS = ".local/share/danlu/programs"
@@ -61,6 +62,21 @@ def program_script(module: str, *args: str) -> str:
     words = " ".join(args)
     check = f'[ -x "{place}/launch" ] || exit {MISSING_PROGRAM}; touch "{place}"'
     return f'{check}; exec "{place}/launch" {module} {words}'
+
+
+def run_program_there(host: RemoteHost, cache: Path, script: str, *, what: str) -> bytes:
+    """Run a script of :func:`program_script`, copy danlu first if needed, and return its output.
+
+    Raises :class:`OutsideError` if that fails; ``what`` says what it does.
+    """
+    done = host.run(script)
+    if done.returncode == MISSING_PROGRAM:
+        copy_program(host, cache)
+        done = host.run(script)
+    if done.returncode:
+        reason = read_last_line(done.stderr, otherwise=f"exit code {done.returncode}")
+        raise OutsideError(f"cannot {what} of {host.name}: {reason}")
+    return done.stdout
 
 
 def copy_program(host: RemoteHost, cache: Path) -> None:

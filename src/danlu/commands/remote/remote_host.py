@@ -21,7 +21,7 @@ from typing import BinaryIO
 from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
 from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.util.process_activity import finish_program, run_program
-from danlu.util.sanitize import escape_unprintable
+from danlu.util.sanitize import read_last_line
 
 #: ssh's exit code for its own failures.
 SSH_FAILED = 255
@@ -136,9 +136,8 @@ class RemoteHost:
         if process.returncode == SSH_FAILED:
             raise self.unreachable_error(printed)
         if process.returncode:
-            lines = printed.decode(errors="replace").strip().splitlines()
-            reason = lines[-1] if lines else f"exit code {process.returncode}"
-            raise OutsideError(f"a script failed on {self.name}: {escape_unprintable(reason)}")
+            reason = read_last_line(printed, otherwise=f"exit code {process.returncode}")
+            raise OutsideError(f"a script failed on {self.name}: {reason}")
 
     def run_in_terminal(self, script: str) -> int:
         """Run a shell script there in our terminal, and return its exit code."""
@@ -177,9 +176,8 @@ class RemoteHost:
 
     def unreachable_error(self, stderr: bytes) -> DanluError:
         """Return the error for a connection that failed or was lost, from what ssh printed."""
-        lines = stderr.decode(errors="replace").strip().splitlines()
-        reason = escape_unprintable(lines[-1].strip()) if lines else ""
-        if not lines or _LOST_CONNECTION.search(reason):
+        reason = read_last_line(stderr)
+        if not reason or _LOST_CONNECTION.search(reason):
             return OutsideError(
                 f"the connection to {self.name} was lost" + (f": {reason}" if reason else ""),
                 hint="repeat the command",

@@ -145,7 +145,7 @@ class DockerEngine:
         if existing is not None:
             # Mounts, limits and variables of a container cannot be changed. If this is interrupted
             # after `rm`, the next start finds the image.
-            await self._command.run_async("commit", name, changes)
+            await self._commit_files(name, changes)
             await self._command.run_async("rm", name)
         image = changes if await self._has_image(changes) else ""
         create, passed = render_create(name, spec, settings, image)
@@ -157,6 +157,16 @@ class DockerEngine:
         lost = created.exists() and not image
         created.touch()
         return (*warnings, *((_LOST_WARNING.format(self._command.name),) if lost else ()))
+
+    async def _commit_files(self, name: str, image: str) -> None:
+        """Make an image of a container's files."""
+        try:
+            await self._command.run_async("commit", name, image)
+        except OutsideError:
+            if not self._command.is_podman:
+                raise
+            # Podman puts no second layer on an image whose history is missing.
+            await self._command.run_async("commit", "--squash", name, image)
 
     async def _has_image(self, image: str) -> bool:
         try:

@@ -30,7 +30,7 @@ from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.kube.errors import ConnectionLost
 from danlu.kube.pod_streams import Channel, PodExec, open_pod_exec
 from danlu.sandbox.runtime import FAILED_TO_START
-from danlu.util.sanitize import escape_unprintable
+from danlu.util.sanitize import read_last_line
 
 T = TypeVar("T")
 
@@ -94,9 +94,8 @@ async def pipe_script(
     if failure is not None:
         raise failure
     if program.exit_code:
-        lines = errors.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"exit code {program.exit_code}"
-        raise OutsideError(f"a program in pod {pod.name} failed: {escape_unprintable(reason)}")
+        reason = read_last_line(bytes(errors), otherwise=f"exit code {program.exit_code}")
+        raise OutsideError(f"a program in pod {pod.name} failed: {reason}")
 
 
 class PodShell:

@@ -36,7 +36,7 @@ from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.local.pod_fields import describe_unread_fields
 from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
-from danlu.jobs.local.volumes import resolve_volumes
+from danlu.jobs.local.volumes import HostPath, check_host_path, resolve_volumes
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.training.pod_template import pod_spec
 from danlu.training.registry import find_framework
@@ -59,11 +59,19 @@ _MIN_LOG_POLL, _MAX_LOG_POLL = 0.01, 0.1
 class LocalJobs:
     """The jobs of one danlu home (:class:`danlu.jobs.types.JobBackend`).
 
-    ``settings`` are those of new supervisors; the directories in them are filled in.
+    ``settings`` are those of new supervisors; the directories in them are filled in. With
+    ``labels``, new jobs get them, and jobs without them do not exist for the caller.
     """
 
-    def __init__(self, paths: Paths, settings: SupervisorSettings | None = None) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        settings: SupervisorSettings | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self._root = paths.jobs
+        self._labels = labels or {}
         self._settings = msgspec.structs.replace(
             settings or SupervisorSettings("", "", ""),
             data=str(paths.data),
@@ -84,8 +92,12 @@ class LocalJobs:
         check_gpus(submission)
         check_volumes(submission)
         check_init_containers(submission)
+        same = JobDirectory(self._root / job.name)
+        if same.status.exists() and not self._has_labels(same):
+            raise UsageError(f"job {job.name} already exists", hint="choose another --name")
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
-        submission = msgspec.structs.replace(submission, job=job)
+        labels = {**submission.labels, **self._labels}
+        submission = msgspec.structs.replace(submission, job=job, labels=labels)
         # Shielded: a caller that is interrupted still learns the name of a job that was started.
         with anyio.CancelScope(shield=True):
             earlier = await self._archive_run(job.name)
@@ -199,14 +211,19 @@ class LocalJobs:
         for path in self._root.iterdir():
             if not path.name.startswith(".") and "@" not in path.name:
                 with suppress(FileNotFoundError):
-                    jobs.append(((path / "submission.json").stat().st_mtime_ns, path.name))
+                    modified = (path / "submission.json").stat().st_mtime_ns
+                    if self._has_labels(JobDirectory(path)):
+                        jobs.append((modified, path.name))
         return [name for _, name in sorted(jobs, reverse=True)]
 
     def _find_directory(self, name: str) -> JobDirectory:
         job_dir = JobDirectory(self._root / name)
-        if _RUN_NAME.fullmatch(name) and job_dir.status.exists():
+        if _RUN_NAME.fullmatch(name) and job_dir.status.exists() and self._has_labels(job_dir):
             return job_dir
         raise self._not_found_error(name)
+
+    def _has_labels(self, job_dir: JobDirectory) -> bool:
+        return not self._labels or self._labels.items() <= job_dir.read_submission().labels.items()
 
     def _not_found_error(self, name: str) -> UsageError:
         existing = ", ".join(self._list_names())
@@ -419,7 +436,9 @@ def check_gpus(submission: Submission) -> None:
 def check_volumes(submission: Submission) -> None:
     """Raise :class:`UsageError` for a volume that this machine cannot provide."""
     for spec in submission.job.replicas.values():
-        resolve_volumes(pod_spec(spec.template), submission.objects)
+        for name, source in resolve_volumes(pod_spec(spec.template), submission.objects).items():
+            if isinstance(source, HostPath):
+                check_host_path(name, source)
 
 
 def check_init_containers(submission: Submission) -> None:

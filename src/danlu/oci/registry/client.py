@@ -26,6 +26,7 @@ from danlu.oci.types import (
     parse_manifest,
 )
 from danlu.util.retry import RetryPolicy, retry
+from danlu.util.transfer_rate import require_progress
 
 _T = TypeVar("_T")
 _BACKOFF = RetryPolicy()
@@ -76,8 +77,14 @@ class Registry:
         await self._transport.__aexit__(*error)
 
     async def _with_retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        async def attempt_in_time() -> _T:
+            # Answers are small.
+            with require_progress(self._transport.host, self._transport.read_timeout):
+                return await attempt()
+            raise AssertionError("a cancelled attempt raises")
+
         return await retry(
-            attempt, backoff=self._backoff, on_retry=self._on_retry, sleep=self._sleep
+            attempt_in_time, backoff=self._backoff, on_retry=self._on_retry, sleep=self._sleep
         )
 
     async def _with_transfer_retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:

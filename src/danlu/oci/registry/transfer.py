@@ -25,13 +25,12 @@ from danlu.oci.digest import Digest
 from danlu.oci.registry.errors import RegistryNotFound, response_error
 from danlu.oci.registry.transport import RegistryTransport
 from danlu.oci.types import Descriptor
+from danlu.util.transfer_rate import MIN_TRANSFER, require_progress
 
 _WRITE_CHUNK_SIZE = 1 << 20
 _READ_CHUNK_SIZE = 1 << 18
 #: Blobs up to this size are sent in a single PUT; larger ones in a PATCH that can be resumed.
 _MAX_SINGLE_REQUEST = 1 << 20
-#: An attempt that transferred this much does not count as a failure, even if it broke off.
-_MIN_PROGRESS = 1 << 16
 #: Size of the parts for a registry that refuses a whole blob in one request.
 _UPLOAD_PART_SIZE = 16 << 20
 _MAX_UPLOAD_PART_SIZE = 1 << 30
@@ -83,7 +82,7 @@ class _BlobTransfer:
         except TemporaryError:
             # Compared with the furthest offset ever reached: a registry that forgets an upload
             # again and again must not keep it going forever.
-            if self._offset - self._furthest < _MIN_PROGRESS:
+            if self._offset - self._furthest < MIN_TRANSFER:
                 raise
             self._furthest = self._offset
             return False
@@ -133,15 +132,16 @@ class BlobDownload(_BlobTransfer):
             # The last connection broke after the last byte; a Range beyond it would be an error.
             return
         headers = {"Range": f"bytes={self._offset}-"} if self._offset else {}
-        async with self._transport.request(
-            "GET",
-            f"{self._path}/blobs/{self._descriptor.digest}",
-            scope=self._scope,
-            what=f"blob {self._descriptor.digest} in {self._path}",
-            headers=headers,
-            ok=(200, 206),
-        ) as response:
-            await self._receive_body(response, self._count_overlap(response))
+        with require_progress(self._transport.host, self._transport.read_timeout) as count:
+            async with self._transport.request(
+                "GET",
+                f"{self._path}/blobs/{self._descriptor.digest}",
+                scope=self._scope,
+                what=f"blob {self._descriptor.digest} in {self._path}",
+                headers=headers,
+                ok=(200, 206),
+            ) as response:
+                await self._receive_body(response, self._count_overlap(response), count)
         if self._offset < self._descriptor.size:
             raise TemporaryError(f"{self._transport.host} ended a transfer early")
 
@@ -155,11 +155,14 @@ class BlobDownload(_BlobTransfer):
             raise OutsideError(f"{self._transport.host} sent a different range than requested")
         return self._offset - int(match[1])
 
-    async def _receive_body(self, response: aiohttp.ClientResponse, skip: int) -> None:
+    async def _receive_body(
+        self, response: aiohttp.ClientResponse, skip: int, count: Callable[[int], None]
+    ) -> None:
         chunks: list[bytes] = []
         size = 0
         try:
             async for chunk in response.content.iter_any():
+                count(len(chunk))
                 if skip >= len(chunk):
                     skip -= len(chunk)
                     continue

@@ -2,7 +2,8 @@
 
 An editable package is used from the mounted project, so a build does not depend on its source
 code. It depends on the files that declare its metadata (uv's rule, with the licenses and the lists
-of requirements at the top of the package) and on the names that can be imported.
+of requirements at the top of the package, and what ``pyproject.toml`` and ``setup.cfg`` read
+dynamically) and on the names that can be imported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import os
 import re
 import stat
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from danlu.errors import ResolveError, UsageError
@@ -40,11 +43,31 @@ class _PackageDirectory:
 
     def digest_files(self) -> dict[str, str]:
         """Return the digests of the files that declare metadata, by name."""
+        contents = {
+            name: self._read_file(name)
+            for name in self._list_names(".")
+            if _METADATA_FILE.fullmatch(name)
+        }
+        for name, attribute in (
+            *_list_dynamic_files(contents.get("pyproject.toml") or b""),
+            *_list_directives(contents.get("setup.cfg") or b""),
+        ):
+            path = os.path.normpath(name)
+            if not path.startswith(("/", "..")) and not _README.fullmatch(os.path.basename(path)):
+                contents[path] = self._read_value(path, attribute)
         return {
             name: hashlib.sha256(content).hexdigest()
-            for name in self._list_names(".")
-            if _METADATA_FILE.fullmatch(name) and (content := self._read_file(name)) is not None
+            for name, content in contents.items()
+            if content is not None
         }
+
+    def _read_value(self, path: str, attribute: str) -> bytes | None:
+        """Return the lines that assign an attribute; of other files than code, all lines."""
+        content = self._read_file(path)
+        if content is None or not path.endswith(".py"):
+            return content
+        name = re.escape(attribute.encode())
+        return b"\n".join(re.findall(rb"^[ \t]*(?:%s)[ \t]*[:=].*" % name, content, re.MULTILINE))
 
     def list_import_names(self, root: str, depth: int = 0) -> list[str]:
         """Return the packages below ``root``, or the modules if it has none, sorted.
@@ -99,6 +122,48 @@ class _PackageDirectory:
             return [] if directory is None else sorted(os.listdir(directory))
         except (OSError, UsageError):
             return []
+
+
+def _list_dynamic_files(text: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the files that a ``pyproject.toml`` takes metadata from, with the attribute.
+
+    The tables are those of setuptools, hatch, PDM and scikit-build-core.
+    """
+    try:
+        tool = tomllib.loads(text.decode()).get("tool", {})
+    except ValueError:
+        return
+    tables = [("setuptools", "dynamic"), ("hatch", "version"), ("pdm", "version")]
+    for program, name in (*tables, ("scikit-build", "metadata")):
+        table = tool.get(program) if isinstance(tool, dict) else None
+        yield from _list_values(table.get(name) if isinstance(table, dict) else None)
+
+
+def _list_values(table: object) -> Iterator[tuple[str, str]]:
+    for key, value in table.items() if isinstance(table, dict) else ():
+        texts = [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+        texts += [value] if isinstance(value, str) else []
+        if key in ("file", "path", "input"):
+            yield from ((text, "__version__") for text in texts)
+        elif key == "attr":
+            yield from (place for text in texts for place in _locate_attribute(text))
+        else:
+            yield from _list_values(value)
+
+
+def _list_directives(text: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the files that a ``setup.cfg`` names with ``file:`` or ``attr:``."""
+    for kind, value in re.findall(r"=\s*(file|attr):(.*)", text.decode(errors="replace")):
+        for name in filter(None, (item.strip() for item in value.split(","))):
+            yield from [(name, "")] if kind == "file" else _locate_attribute(name)
+
+
+def _locate_attribute(text: str) -> Iterator[tuple[str, str]]:
+    """Yield where the module of ``package.module.attribute`` can be."""
+    module, _, attribute = text.rpartition(".")
+    path = module.replace(".", "/")
+    for name in (f"{path}.py", f"{path}/__init__.py") if path else ():
+        yield from ((name, attribute), (f"src/{name}", attribute))
 
 
 def locate_editable(project: Path, source: str | Path) -> str:

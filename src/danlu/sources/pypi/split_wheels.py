@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -143,6 +143,13 @@ def split_prefix(
             _path_to_move(path, distribution.site) for path in distribution.rows
         ):
             owners.setdefault(unit, []).append(distribution)
+    documents = [
+        sharing
+        for unit, sharing in owners.items()
+        if is_document(f"/{unit}") and len({owner.rows[unit].hash for owner in sharing}) > 1
+    ]
+    if documents:  # only one of these files is there
+        raise UnlistedFilesError(owner.name for sharing in documents for owner in sharing)
     moved: dict[str, tuple[InstalledDistribution, Path]] = {}
     for unit, sharing in owners.items():
         source = prefix / unit
@@ -198,12 +205,52 @@ def take_all(
                 os.rename(prefix / path, target)
 
 
-def collision_error(first: str, second: str, path: str) -> ResolveError:
+def is_document(path: str) -> bool:
+    """Return whether a path is a text for people, misplaced next to the import packages.
+
+    No program reads it, so it does not matter which package's file is installed.
+    """
+    return _DOCUMENT.fullmatch(path) is not None
+
+
+_DOCUMENT = re.compile(
+    r".*/(site|dist)-packages/(README|LICEN[CS]E|COPYING|NOTICE|AUTHORS|CHANGE(S|LOG)|HISTORY)"
+    r"(\.(md|rst|txt))?",
+    re.IGNORECASE,
+)
+
+
+def collision_error(first: str, second: str, path: str = "") -> ResolveError:
     """Return the error for two packages that have ``path`` with different content."""
+    shown = path or "the same files"
     return ResolveError(
-        f"packages {first} and {second} both contain {path}, with different content",
-        hint="remove one of the two: which file would be installed is undefined",
+        f"packages {first} and {second} both contain {shown}, with different content",
+        hint=f'leave one out: exclude-dependencies = ["{first}"] under [tool.uv] in pyproject.toml,'
+        f" or at the top of uv.toml; or UV_EXCLUDE=FILE with a line {first}",
     )
+
+
+#: Packages that are built from one source and contain the same modules.
+_VARIANTS = (
+    (
+        *("opencv-python", "opencv-contrib-python", "opencv-python-headless"),
+        "opencv-contrib-python-headless",
+    ),
+    *(("onnxruntime", "onnxruntime-gpu"), ("faiss-cpu", "faiss-gpu"), ("mmcv", "mmcv-full")),
+    *(("tensorflow", "tensorflow-cpu"), ("paddlepaddle", "paddlepaddle-gpu")),
+    *(("pillow", "pillow-simd"), ("psycopg2", "psycopg2-binary")),
+)
+
+
+def reject_variants(names: Collection[str]) -> None:
+    """Raise :class:`ResolveError` if two packages are known to contain the same files.
+
+    Of others it is known only when they are unpacked.
+    """
+    for variants in _VARIANTS:
+        found = [name for name in variants if name in names]
+        if len(found) > 1:
+            raise collision_error(*found[:2])
 
 
 def _check_nothing_left(

@@ -50,6 +50,7 @@ find_missing_for_ordinary_user() {
 
 find_missing_for_tests() {
     find_missing_for_ordinary_user
+    has dash || need dash "tests: the shell of Dockerfiles"
     has dpkg-scanpackages || need dpkg-dev "tests: creates an archive of another distribution"
     has tcc || need tcc "tests: a library that answers as NVIDIA's"
     has gpg || need gnupg "tests: signs that archive"

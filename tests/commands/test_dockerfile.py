@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,9 @@ def test_packages_that_are_only_recommended_are_listed(tmp_path: Path) -> None:
         ('SHELL ["pwsh", "-c"]\nRUN x', "a command of pwsh: not done"),
         ("RUN <<EOF\n#!/usr/bin/env python3\nEOF", "a script of another program"),
         ("CMD x", "danlu run -- PROGRAM"),
+        ("ENV a.b=c", "a.b is not a variable"),
+        ("COPY a /proc/x", "belongs to the kernel"),
+        ("RUN --mount=type=secret x", "type=secret: not done"),
         ("EXPOSE 80", "use runtime.expose()"),
         ("VOLUME /x", "use runtime.mount()"),
         *((line, "no equivalent") for line in ("LABEL a=b", "ONBUILD RUN x", "STOPSIGNAL 9")),
@@ -310,6 +314,13 @@ def test_requirements_of_a_bind_mount_are_installed(tmp_path: Path) -> None:
         " pip install -r r.txt\n",
     )
     assert 'requirements="deps/r.txt"' in report.text
+
+
+def test_requirements_are_those_of_the_last_copy(tmp_path: Path) -> None:
+    lines = ("COPY . /app", "COPY ../a.txt /app/r.txt", "RUN pip install -r /app/r.txt")
+    for order, name in ((lines, "a.txt"), ((lines[1], lines[0], lines[2]), "r.txt")):
+        report, _ = convert(tmp_path, "\n".join(["FROM python:3.11", *order]) + "\n")
+        assert f'requirements="{name}"' in report.text
 
 
 def test_copies_after_commands_keep_their_place(tmp_path: Path) -> None:
@@ -446,6 +457,46 @@ def test_named_stage_is_read(tmp_path: Path) -> None:
     for target in ("x", "3"):
         with pytest.raises(UsageError, match=f"has no stage '{target}'"):
             read_dockerfile(path, tmp_path, BuildFileDraft(), target=target)
+
+
+def test_random_dockerfiles_are_refused_or_become_valid_build_files(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    (tmp_path / "r.txt").write_text("rich\n")
+    valid = 0
+    for _ in range(150):
+        lines = [chance.choice(MORE_LINES + LINES) for _ in range(chance.randint(1, 9))]
+        with suppress(UsageError):
+            _, environment = convert(tmp_path, "\n".join(["ARG X=0", "FROM a", *lines]) + "\n")
+            valid += environment.base.image.startswith(("a", "b"))
+    assert valid > 40
+
+
+MORE_LINES = r"""
+ARG X=1
+ARG Y=$X
+ARG a-b=${X:-2}
+ENV P=$X Q='$X' R=\$X 1=2
+ENV PATH=/a:$PATH
+RUN echo $X && make "a b" && x
+RUN pip install a$X
+RUN pip install -r r.txt
+COPY r.txt .
+COPY $X /a
+COPY --from=0 /x* /y/
+FROM b AS s0
+FROM a:$X
+WORKDIR $X/..
+USER $X
+COPY <<A <<B /x/
+COPY ../.. /
+ADD "" /dev/x
+ENTRYPOINT
+SHELL ["/bin/bash", "-c"]
+RUN [""]
+RUN --mount=type=secret,id=a x
+RUN --mount=type=bind,source=r.txt,target=r.txt pip install -r r.txt
+RUN --mount= x
+""".splitlines()
 
 
 # -- the parser, compared with BuildKit's

@@ -379,6 +379,33 @@ def notebook(*cells: str) -> str:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "packages"),
+    [
+        ("!conda install -y -c conda-forge pytorch numpy", ["numpy", "torch"]),
+        ("!mamba install -c conda-forge nodejs", None),
+        ("!conda install -c team numpy", None),
+        ("!conda install numpy=1.26", None),
+        ("!pip install -qU 'einops>=0.7' timm[extra]", ["einops>=0.7", "timm[extra]"]),
+        ("!pip install -r requirements.txt six", None),
+        ("!pip install --index-url https://h.example/simple six", None),
+        ("!pip install git+https://h.example/x.git", None),
+        ("!pip install {package}", None),
+    ],
+)
+def test_install_commands_of_notebooks_are_translated_or_listed(
+    tmp_path: Path, line: str, packages: list[str] | None
+) -> None:
+    cell = {"cell_type": "code", "source": line, "metadata": {}, "outputs": []}
+    write(tmp_path, "a.ipynb", json.dumps({"cells": [cell], "nbformat": 4, "metadata": {}}))
+    report, environment = init_and_evaluate(tmp_path)
+    if packages is None:
+        assert f"#   {line}" in report.text
+        assert not environment.python_packages
+    else:
+        assert names(environment) == packages
+
+
 def test_notebook_imports_and_pip_installs_become_packages(tmp_path: Path) -> None:
     text = notebook(
         "!pip install -q einops 'timm>=1'\n%matplotlib inline\nimport numpy as np",

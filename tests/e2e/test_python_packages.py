@@ -107,6 +107,10 @@ def test_an_index_without_pip_suffices_for_a_requirements_file(
     assert "no index of the project has pip" in project("lock").stderr
     assert project.run("python", "-c", "import elixir; print(elixir.VERSION)") == "1.0"
     assert "up to date" in project("build", "--frozen", "--offline").stderr
+    project.write(
+        'install.python_packages(["pip"])', 'install.python_packages(requirements="r.txt")'
+    )
+    assert "pip was not found" in project("lock", check=False).stderr
 
 
 def test_groups_and_extras_of_a_pyproject_are_installed(project: Project) -> None:

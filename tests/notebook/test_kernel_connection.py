@@ -25,8 +25,10 @@ from danlu.engine.environment_directory import (
 )
 from danlu.engine.supervisor_spawn import SETTINGS_FILE
 from danlu.errors import UsageError
+from danlu.jobs.local.file_exchange import may_unpickle
 from danlu.jobs.types import ContainerImage, JobResult, JobView, Submission
 from danlu.notebook import environment_bridge
+from danlu.notebook.bundle import write_bundle
 from danlu.notebook.environment_cells import (
     EnvironmentContext,
     EnvironmentJobs,
@@ -39,6 +41,7 @@ from danlu.notebook.kernel_connection import (
     KernelRequest,
 )
 from danlu.notebook.parser import parse_distributed
+from danlu.notebook.variables import UserNamespace
 from danlu.replica_runtime import encoding
 from danlu.training.types import Job, JobStatus
 from danlu.util.json_codec import encode
@@ -269,6 +272,21 @@ def test_a_notebook_in_a_pod_is_told_what_to_use_instead(
     assert "--on kubernetes" in caught.value.hint
 
 
+def test_the_kernels_python_decides_about_syntax_that_the_host_does_not_know(
+    environment: EnvironmentDirectory, kernel: Kernel, tmp_path: Path
+) -> None:
+    context = EnvironmentContext(environment, KernelRequest("cell", ""), kernel.connection)
+    kernel.connection.start_reading()
+    cell = parse_distributed("--framework pytorch --return x", "x = = 1")
+    answer_with(kernel, ({"answer": {cell.code: "valid"}}, b""))
+    checked = context.check_syntax(cell)
+    assert checked.is_checked
+    write_bundle(checked, UserNamespace({}), target=tmp_path / "sent", place=tmp_path, path=())
+    answer_with(kernel, ({"answer": {}}, b""))
+    with pytest.raises(UsageError, match="invalid Python on line 2"):
+        context.check_syntax(cell)
+
+
 def test_a_cell_gets_the_environments_image_and_no_files_of_the_host(
     environment: EnvironmentDirectory, kernel: Kernel
 ) -> None:
@@ -308,12 +326,24 @@ def test_results_are_passed_on_and_not_opened(kernel: Kernel, tmp_path: Path) ->
     assert not (tmp_path / "exploded").exists()
 
 
+def test_results_of_such_jobs_are_not_trusted_in_other_notebooks(tmp_path: Path) -> None:
+    job = Job(name="a", kind="PyTorchJob", replicas={})
+    submission = Submission(job, tmp_path, {"a": ContainerImage(IMAGE)}, trusted=True)
+    assert may_unpickle(submission)
+    labels = EnvironmentJobs(paths_of(tmp_path), "digits", IMAGE, tmp_path).labels
+    assert not may_unpickle(replace(submission, labels=labels))
+
+
 def test_an_image_that_was_not_built_here_gets_no_bridge(
     environment: EnvironmentDirectory, tmp_path: Path
 ) -> None:
-    digest = image(tmp_path / "home")
-    environment.write_spec(replace(environment.read_spec(), image=digest))
-    assert environment_bridge.find_notebook_directory(environment) == ""
+    home, spec = tmp_path / "home", environment.read_spec()
+    own = image(home, metadata={"file": "build.envd"}, Env=["OWN=1"])
+    environment.write_spec(replace(spec, image=own))
+    assert environment_bridge.find_notebook_directory(environment) == "/tmp/danlu-notebook-1"
+    for foreign in (replace(spec, image=image(home)), replace(spec, image=own, target="")):
+        environment.write_spec(foreign)
+        assert environment_bridge.find_notebook_directory(environment) == ""
 
 
 def test_the_extension_is_the_same_archive_every_time() -> None:

@@ -74,6 +74,30 @@ def test_the_hash_in_a_url_is_verified(
     assert caught.value.span == Span("r.txt", 2)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'dependencies = ["six @ {url}"]\n',
+        'dependencies = ["six"]\n[tool.uv.sources]\nsix = {{ url = "{url}" }}\n',
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["md5", "sha256"])
+def test_the_hash_in_a_url_of_a_project_is_verified(
+    resolver: PythonResolver, served: tuple[Path, str], algorithm: str, text: str
+) -> None:
+    directory, url = served
+    wheel = make_wheel(directory, "six", "1.16.0")
+    digest = hashlib.new(algorithm, wheel.read_bytes()).hexdigest()
+    file = resolver.project / "pyproject.toml"
+    head = '[project]\nname = "mine"\nversion = "1"\n'
+    address = f"{url}/{wheel.name}#{algorithm}="
+    file.write_text(head + text.format(url=address + digest))
+    assert resolver.pins(resolver(resolver.request(pyproject="pyproject.toml"))) == ["six==1.16.0"]
+    file.write_text(head + text.format(url=address + "0" * len(digest)))
+    with pytest.raises(ChecksumError, match="does not have the hash"):
+        resolver(resolver.request(pyproject="pyproject.toml"))
+
+
 @pytest.mark.parametrize("option", ["", " --hash=sha512:{sha512}"])
 def test_one_of_several_hashes_of_a_file_suffices(
     resolver: PythonResolver, served: tuple[Path, str], option: str
@@ -117,6 +141,19 @@ def test_hashes_are_compared_if_something_else_must_be_built(resolver: PythonRes
     )
     with pytest.raises(ResolveError, match="does not match any hash in the requirements file"):
         resolver(request)
+
+
+def test_hashes_in_the_constraints_of_this_machine_are_compared(
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(resolver.links, "six")
+    monkeypatch.setenv("PIP_CONSTRAINT", "limits.txt")
+    limits = resolver.project / "limits.txt"
+    limits.write_text(f"six==1.0 --hash=sha256:{sha256_of(wheel)}\n")
+    assert resolver.pins(resolver(resolver.request("six"))) == ["six==1.0"]
+    limits.write_text(f"six==1.0 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(ResolveError, match="does not match any hash"):
+        resolver(resolver.request("six"))
 
 
 def test_a_repository_with_a_hash_is_refused(resolver: PythonResolver) -> None:
@@ -181,6 +218,7 @@ def write_case(project: Path, case: dict[str, Any]) -> None:
             path.write_bytes(text.replace("<byte E9>", "\udce9").encode("utf-8", "surrogateescape"))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_packages_are_those_of_pip(resolver: PythonResolver, case: dict[str, Any]) -> None:
     for version in ("1.0", "2.0", "3.0rc1"):

@@ -8,6 +8,7 @@ import pytest
 
 from danlu.errors import ResolveError
 from danlu.sandbox import pip_uv_config
+from danlu.sources.pypi.indexes import IndexSettings, uv_environment
 from danlu.sources.pypi.restrictions import read_restrictions
 from tests.fakes.wheels import make_wheel
 from tests.resolve.resolver import PythonResolver
@@ -128,6 +129,26 @@ def test_a_setting_about_all_packages_is_named_too(
     with pytest.raises(ResolveError) as caught:
         resolver(resolver.request("six>=3"))
     assert caught.value.details[-1] == "2001-01-01, from `exclude-newer` in UV_EXCLUDE_NEWER"
+
+
+@pytest.mark.parametrize("cutoff", ["2001-01-01", "2001-01-01T00:00:00Z", "P9999D"])
+def test_pips_date_ignores_newer_files_too(
+    resolver: PythonResolver, home: Path, monkeypatch: pytest.MonkeyPatch, cutoff: str
+) -> None:
+    make_versions(resolver)
+    monkeypatch.setenv("PIP_UPLOADED_PRIOR_TO", cutoff)
+    with pytest.raises(ResolveError) as caught:
+        resolver(resolver.request("six>=3"))
+    assert cutoff in caught.value.details[-1]
+    assert "uploaded-prior-to" in caught.value.details[-1]
+
+
+@pytest.mark.parametrize(("text", "meant"), [("2001-01-01", "2001-01-01T00:00:00"), ("P3D", "P3D")])
+def test_pips_date_begins_a_day_that_uv_would_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, meant: str
+) -> None:
+    monkeypatch.setenv("PIP_UPLOADED_PRIOR_TO", text)
+    assert uv_environment(IndexSettings(), tmp_path)["UV_EXCLUDE_NEWER"] == meant
 
 
 @pytest.mark.parametrize("variable", ["PIP_CONSTRAINT", "UV_CONSTRAINT", "UV_OVERRIDE"])

@@ -242,6 +242,52 @@ def test_readable_part_of_a_damaged_index_is_kept(full: Store) -> None:
         assert again.layer(image.layers[0]) is not None
 
 
+@pytest.mark.parametrize("part", ["layers", "blobs", "record_needs"])
+def test_images_with_intact_layers_survive_a_damaged_page(
+    store: Store, make_layer: MakeLayer, part: str
+) -> None:
+    names = [f"image-{number}" for number in range(150)]
+    for name in names:
+        layer, blob = make_layer(store, name), store.put_blob(name.encode())
+        store.put_record(name, {}, layers=[layer.diff_id], blobs=[blob])
+        store.put_image(name.encode(), [layer.diff_id], names=[name], blobs=[blob])
+    root = store.root
+    store.close()
+    index = root / "index.sqlite"
+    with closing(sqlite3.connect(index)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    page = find_leaf_page(index, part, size)
+    with index.open("r+b") as file:
+        file.seek(page * size)
+        file.write(b"\xff" * size)
+    assert check_store(root)[0].kind == "index-damaged"
+    check_store(root, repair=True)
+    assert check_store(root) == []
+    with Store.open(root) as again:
+        for name in names:
+            image = again.image(name)
+            assert image is not None, name
+            assert again.layers(image.layers) is not None
+            assert again.blob(image.blobs[0]) is not None
+
+
+def find_leaf_page(index: Path, table: str, size: int) -> int:
+    """Return the number (from 0) of a page in the middle of the table's rows."""
+    with closing(sqlite3.connect(index)) as connection:
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
+        ).fetchone()
+    data = index.read_bytes()
+    page = data[(root - 1) * size : root * size]
+    assert page[0] in (2, 5), "the table has a single page"
+    # Database file format, 1.6: the children of an interior page are where its cells begin.
+    cells = int.from_bytes(page[3:5], "big")
+    offset = 12 + 2 * (cells // 2)
+    cell = int.from_bytes(page[offset : offset + 2], "big")
+    return int.from_bytes(page[cell : cell + 4], "big") - 1
+
+
 def test_damaged_index_is_an_error_with_a_hint(full: Store) -> None:
     root = full.root
     full.close()

@@ -391,10 +391,11 @@ def check(repair: bool, form: str) -> int:
     """Verify the store's integrity.
 
     Reads every layer and blob and compares it with its digest. Exits with 3 if data is damaged and
-    was not removed with --repair; the next build recreates it from verified sources. Unreadable
-    data is not treated as damaged: nothing is removed then, and the exit code is 4 if this account
-    lacks permission, 3 if the disk failed. Leftovers of killed builds only take space until the
-    next prune.
+    was not removed with --repair; the next build recreates what builds have made, from verified
+    sources. Images that were committed, pulled or loaded are only removed if their own data is
+    damaged, and must then be made again. Unreadable data is not treated as damaged: nothing is
+    removed then, and the exit code is 4 if this account lacks permission, 3 if the disk failed.
+    Leftovers of killed builds only take space until the next prune.
     """
     from danlu.store.index_check import check_store
 
@@ -422,7 +423,12 @@ def check(repair: bool, form: str) -> int:
     elif all(finding.harmless for finding in findings):
         run.terminal.info("removed leftovers; no damage found")
     else:
-        run.terminal.info("removed damaged data; the next build recreates it")
+        run.terminal.info("removed damaged data; the next build recreates what builds have made")
+        if any(finding.kind.startswith(("image-", "index-")) for finding in findings):
+            run.terminal.info(
+                "note: images of `danlu commit --tag`, `image pull` and `image load` that are gone"
+                " must be committed, pulled or loaded again"
+            )
     return 0
 
 

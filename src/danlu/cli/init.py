@@ -48,6 +48,8 @@ def command(source: Path | None, template: str | None, python: bool, force: bool
     Reads requirements.txt, pyproject.toml, environment.yml, a Dockerfile or a notebook;
     without any of them, the imports of the project's programs. With --from also a
     devcontainer.json, or the directory .devcontainer. Nothing is installed or downloaded.
+    If something of a Dockerfile or devcontainer.json is not carried over, the build file lists it,
+    and the exit code is 1.
 
     Templates: codex, conda, distributed-training, llm-finetuning, pixi, r-python, serving, torch,
     uv and vision. A team's own is a directory, or a git repository as URL#REF:PATH. Its files are

@@ -7,6 +7,7 @@ outputs in it.
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -79,10 +80,10 @@ _EXAMPLE_SUFFIXES = (".json", ".jsonl", ".npy", ".npz")
 class PackOptions(msgspec.Struct, frozen=True):
     """The options of ``danlu pack``.
 
-    ``predictor`` is ``FILE:CLASS``, the name of a ready-made one, or empty to choose by the model's
-    files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch. ``server`` is the name of a
-    model server or a command line, or empty for none; ``grpc`` adds it to danlu's. Paths are
-    absolute.
+    ``predictor`` is ``FILE:CLASS`` or ``MODULE:CLASS``, the name of a ready-made one, or empty to
+    choose by the model's files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch. ``server``
+    is the name of a model server or a command line, or empty for none; ``grpc`` adds it to danlu's.
+    Paths are absolute.
     """
 
     model: Path
@@ -280,13 +281,17 @@ def _collect_predictor(
 ) -> _PredictorFiles:
     """Return the files of the predictor that the options name."""
     if ":" in options.predictor:
-        module, name, files = _find_modules(options.predictor, "--predictor", options, project)
+        module, name, files = find_named_modules(
+            options.predictor, "--predictor", options.directory, project.directory
+        )
         return _PredictorFiles({"module": module, "class": name}, files, options.predictor)
     ready = choose_predictor(options.predictor, model)
     about: dict[str, object] = {"module": "danlu_predictor", "class": ready.class_name}
     found: dict[str, Path] = {}
     if options.network:
-        module, name, files = _find_modules(options.network, "--network", options, project)
+        module, name, files = find_named_modules(
+            options.network, "--network", options.directory, project.directory
+        )
         about["options"] = {"module": module, "name": name}
         found.update(files)
     found["danlu_predictor.py"] = ready.source
@@ -297,21 +302,40 @@ def _collect_predictor(
     return _PredictorFiles(about, found, ready.name, notes)
 
 
-def _find_modules(
-    text: str, option: str, options: PackOptions, project: Project
+def find_named_modules(
+    text: str, option: str, directory: Path, project: Path
 ) -> tuple[str, str, Mapping[str, Path]]:
-    """Return module, name and files of ``FILE:NAME`` with the local modules that it imports."""
+    """Return module, name and files of ``FILE:NAME`` with the local modules that it imports.
+
+    ``package.module:NAME`` is as for ``python -m``: the module may have relative imports. Both are
+    relative to ``directory``. Raises :class:`UsageError`.
+    """
     file, _, name = text.rpartition(":")
-    path = options.directory / file
-    if not name.isidentifier() or not path.stem.isidentifier() or path.suffix != ".py":
-        raise UsageError(f"invalid {option} {text!r}", hint="use FILE.py:NAME")
-    if not path.is_file():
-        raise UsageError(f"{option}: {file} not found in {options.directory}")
-    places = classify_search_path(
-        [str(path.parent), str(project.directory)], place=options.directory, elsewhere=True
-    )
-    modules = find_local_modules((), places, needed=(path.stem,), elsewhere=True)
-    return path.stem, name, modules.files
+    module, place = file, directory
+    if file.endswith(".py"):
+        path = directory / file
+        module, place = path.stem, path.parent
+        if not path.is_file():
+            raise UsageError(f"{option}: {file} not found in {directory}")
+        if _has_relative_import(path):
+            dotted = file.removesuffix(".py").removeprefix("./").replace("/", ".")
+            raise UsageError(
+                f"{option}: {file} has relative imports, which need its package",
+                hint=f"name it as a module: {dotted}:{name}",
+            )
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise UsageError(f"invalid {option} {text!r}", hint="use FILE.py:NAME or MODULE:NAME")
+    places = classify_search_path([str(place), str(project)], place=directory, elsewhere=True)
+    modules = find_local_modules((), places, needed=(module,), elsewhere=True)
+    return module, name, modules.files
+
+
+def _has_relative_import(path: Path) -> bool:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False  # the training environment reports it, with the line
+    return any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
 
 
 def _write_code(place: Path, predictor: _PredictorFiles) -> None:

@@ -23,6 +23,7 @@ from danlu.environment.lock import (
     LockedSystem,
     list_pinned_packages,
 )
+from danlu.environment.package_names import requirement_name
 from danlu.environment.types import (
     Environment,
     ProjectDigests,
@@ -153,6 +154,13 @@ def digest_package_inputs(
         parts.append(["constraints", *constraints])
     if backends := sorted({item.torch_backend for item in declared if item.torch_backend}):
         parts.append(["torch_backend", *backends])
+    # Without it, an index that lacks pip leaves it out.
+    if any(
+        requirement_name(name) == "pip"
+        for item in environment.python_packages
+        for name in item.names
+    ):
+        parts.append("pip is required")
     if digests.editable:
         parts.append(sorted(digests.editable.items()))
     return digest_of(parts)

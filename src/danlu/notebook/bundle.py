@@ -65,9 +65,10 @@ def write_bundle(
     too large or cannot be sent.
     """
     options = cell.options
-    tree = ast.parse(cell.code, "cell")
+    tree = _parse_code(cell)
     check_sweep_names(options.sweep)
-    check_return_names(tree, options)
+    if tree.body:
+        check_return_names(tree, options)
     variables = values.write_pickles(sorted(set(options.send)), target / "values", limit=limit)
     modules = _find_modules(tree, options, variables, place=place, path=path)
     code = f"cell/{_file_name(options.name)}.py"
@@ -80,6 +81,16 @@ def write_bundle(
     _write_file(target / "manifest.json", f"{text}\n".encode())
     names = tuple(variable.name for variable in variables)
     return CellBundle(target, modules.names, names, _directory_size(target))
+
+
+def _parse_code(cell: Cell) -> ast.Module:
+    """Return the syntax tree; an empty one if only the kernel's Python knows the syntax."""
+    try:
+        return ast.parse(cell.code, "cell")
+    except SyntaxError:
+        if not cell.is_checked:
+            raise
+        return ast.Module([], [])
 
 
 def _find_modules(

@@ -40,7 +40,8 @@ def run_cell(cell: Cell, context: CellContext) -> None:
     invalid Python, other :class:`DanluError` if the job cannot be submitted, and
     :class:`KeyboardInterrupt`, while the job is being stopped in the background.
     """
-    check_code(cell.code)
+    if not cell.is_checked:
+        check_code(cell.code)
     context.jobs(cell.options.on)  # rejects an unknown target before the bundle is written
     sweep = build_sweep_options(cell.options)
     files = TemporaryDirectory(prefix="danlu-cell-", ignore_cleanup_errors=True)

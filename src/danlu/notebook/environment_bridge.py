@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 import zipfile
 from importlib.resources import files
@@ -49,7 +50,7 @@ from danlu.util.sanitize import escape_unprintable
 #: Further kernels wait. Each is a process here and one inside.
 _MAX_KERNELS = 16
 _MAX_LINE = 600
-_ANSWER_SECONDS, _END_SECONDS = 30.0, 30.0
+_ANSWER_SECONDS, _END_SECONDS, _POLL_SECONDS = 30.0, 30.0, 0.05
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _RUNTIME_MODULES = ("__init__", "encoding", "pickles", "report")
 _INSTALL = """\
@@ -225,21 +226,34 @@ def main(directory: str) -> None:
     # Jobs run on this machine, whatever context is current.
     os.environ[CONTEXT_VARIABLE] = LOCAL_CONTEXT
     environment = EnvironmentDirectory(Path(directory))
-    with try_file_lock(environment.directory / BRIDGE_LOCK) as is_free:
-        if not is_free:
+    load_cell_modules()
+    lock = environment.directory / BRIDGE_LOCK
+    # The supervisor writes its process id before it listens.
+    supervisor = environment.lock.read_text()
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        with try_file_lock(lock) as is_free:
+            if is_free:
+                lock.write_text(supervisor)
+                _serve_environment(environment, int(supervisor))
+                return
+        if lock.read_text() == supervisor:  # another command was faster
             os.write(FIRST_FD, BRIDGE_READY)
             return
-        try:
-            load_cell_modules()
-            # The supervisor writes its process id before it listens.
-            supervisor = os.pidfd_open(int(environment.lock.read_text()))
-            bridge = EnvironmentBridge(environment)
-        except (DanluError, OSError) as error:
-            os.write(FIRST_FD, str(error).encode())
-            return
-        os.write(FIRST_FD, BRIDGE_READY)
-        os.close(FIRST_FD)
-        bridge.serve_kernels(supervisor)
+        time.sleep(_POLL_SECONDS)  # that of an earlier supervisor is about to exit
+    os.write(FIRST_FD, b"the process of an earlier start does not end")
+
+
+def _serve_environment(environment: EnvironmentDirectory, supervisor: int) -> None:
+    try:
+        pidfd = os.pidfd_open(supervisor)
+        bridge = EnvironmentBridge(environment)
+    except (DanluError, OSError) as error:
+        os.write(FIRST_FD, str(error).encode())
+        return
+    os.write(FIRST_FD, BRIDGE_READY)
+    os.close(FIRST_FD)
+    bridge.serve_kernels(pidfd)
 
 
 if __name__ == "__main__":

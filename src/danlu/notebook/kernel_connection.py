@@ -177,9 +177,9 @@ class KernelConnection:
     # -- questions --------------------------------------------------------------------------------
 
     def ask_texts(
-        self, question: Literal["texts", "kinds"], names: Sequence[str]
+        self, question: Literal["texts", "kinds", "syntax"], names: Sequence[str]
     ) -> Mapping[str, str]:
-        """Ask for texts by the names of variables, and return those with valid names."""
+        """Ask about variables, or whether code is valid; return the texts by what was asked."""
         self.send({"ask": question, "names": names})
         texts = _convert_message(self._wait_for_answer(), dict[str, str])
         return {name: texts[name] for name in names if name in texts}

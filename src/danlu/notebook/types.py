@@ -60,11 +60,13 @@ class Cell(msgspec.Struct, frozen=True):
     """A cell to run as a job.
 
     ``code`` is the text of the cell with its option lines blanked and nothing else changed, so
-    line N of the code is line N of the cell.
+    line N of the code is line N of the cell. ``is_checked`` is whether the kernel's own Python,
+    which may know newer syntax than this one, has accepted the code.
     """
 
     options: CellOptions
     code: str
+    is_checked: bool = False
 
 
 class SentVariable(msgspec.Struct, frozen=True):

@@ -91,6 +91,7 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     MachineSetting(
         "resolving",
         "ignores newer files",
+        pip=("uploaded-prior-to",),
         uv=("exclude-newer",),
         variables=("UV_EXCLUDE_NEWER",),
         sandboxes=("resolution",),
@@ -347,7 +348,10 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     MachineSetting(
         "nowhere",
         "a lock is complete",
-        pip=("no-deps", "requirement", "editable", "dry-run", "report"),
+        pip=(
+            *("no-deps", "requirement", "editable", "dry-run", "report"),
+            *("group", "only-deps", "requirements-from-script"),
+        ),
         uv=(
             *("no-deps", "extra", "all-extras", "no-extra", "group", "allow-empty-requirements"),
             *("no-emit-package", "output-file"),
@@ -357,7 +361,7 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     MachineSetting(
         "nowhere",
         "every locked file has a hash, which is always verified",
-        pip=("require-hashes",),
+        pip=("require-hashes", "no-require-hashes"),
         uv=("require-hashes", "verify-hashes", "generate-hashes", "require-build-hashes"),
         variables=(
             *("UV_REQUIRE_HASHES", "UV_NO_VERIFY_HASHES", "UV_REQUIRE_BUILD_HASHES"),
@@ -413,9 +417,19 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     MachineSetting(
         "nowhere",
         "danlu has its own cache, links and bytecode",
-        pip=("cache-dir", "no-cache-dir", "compile", "no-compile"),
+        pip=("cache-dir", "no-cache-dir", "refresh-package", "compile", "no-compile"),
         uv=("cache-dir", "no-cache", "link-mode", "compile-bytecode"),
         variables=("UV_CACHE_DIR", "UV_NO_CACHE", "UV_LINK_MODE", "UV_COMPILE_BYTECODE"),
+    ),
+    MachineSetting(
+        "nowhere",
+        "uv resumes downloads itself, and reads the proxies of the environment",
+        pip=("resume-retries", "no-proxy-env"),
+    ),
+    MachineSetting(
+        "nowhere",
+        "uv allows the pre-releases of a package if a requirement names one",
+        pip=("all-releases", "only-final"),
     ),
     MachineSetting(
         "nowhere",

@@ -127,3 +127,13 @@ class BlobWriter:
         if self._open:
             self._path.unlink(missing_ok=True)
             self._close_file()
+
+
+def restore(index: StoreIndex, digest: str) -> None:
+    """Add the row of a blob that lost it; the caller has verified its file."""
+    size = blob_path(index, digest).stat().st_size
+    with index.writing() as connection:
+        connection.execute(
+            "INSERT OR IGNORE INTO blobs (digest, size, boot, used) VALUES (?, ?, ?, ?)",
+            (digest, size, index.boot, index.clock()),
+        )

@@ -12,7 +12,7 @@ from danlu.errors import StoreError
 from danlu.util.disk_full import disk_full_error, is_disk_full, ran_out_of_space
 
 _REPAIR_HINT = (
-    "run `danlu image check --repair` to remove damaged data; the next build recreates it"
+    "run `danlu image check --repair` to remove damaged data; the next build recreates its own"
 )
 
 

@@ -50,6 +50,7 @@ def check(index: StoreIndex, *, repair: bool) -> list[StoreInconsistency]:
             if removing:
                 for damage in damages:
                     damage.remove()
+                _restore_rows(index)
             findings = [replace(damage.finding, repaired=removing) for damage in damages]
             for check_objects in (_check_records, _check_images, _check_strays, _check_leftovers):
                 findings += check_objects(index, removing)
@@ -132,6 +133,23 @@ def _remove_blob(index: StoreIndex, digest: str) -> None:
 def _is_missing(index: StoreIndex, kind: str, need: str) -> bool:
     table, identity = ("layers", "diff_id") if kind == "layers" else ("blobs", "digest")
     return index.query_row(f"SELECT 1 FROM {table} WHERE {identity} = ?", (need,)) is None
+
+
+def _restore_rows(index: StoreIndex) -> None:
+    """Add the rows of layers and blobs that something needs and whose files are intact.
+
+    A damaged index has lost them; without them, images that no build recreates would be removed.
+    """
+    with index.reading():
+        needs = index.query(
+            "SELECT kind, need FROM image_needs UNION SELECT kind, need FROM record_needs"
+        )
+        missing = [(kind, need) for kind, need in needs if _is_missing(index, kind, need)]
+    for kind, need in missing:
+        if kind == "layers":
+            layers.restore(index, need)
+        elif _examine_blob(index, need) is None:
+            blobs.restore(index, need)
 
 
 def _check_records(index: StoreIndex, repair: bool) -> Iterator[StoreInconsistency]:

@@ -26,23 +26,25 @@ _REBUILT_INDEX = "rescued.sqlite"
 
 _SQLITE_SUFFIXES = ("", "-journal", "-wal", "-shm")
 
-_TABLES = (
-    "layers",
-    "blobs",
-    "records",
-    "record_needs",
-    "images",
-    "image_needs",
-    "names",
-    "compressed",
-)
+#: The tables, each with the reverse of the order in which its rows are stored.
+_TABLES = {
+    "layers": "diff_id DESC",
+    "blobs": "digest DESC",
+    "records": "key DESC",
+    "record_needs": "key DESC, kind DESC, need DESC",
+    "images": "rowid DESC",
+    "image_needs": "image DESC, kind DESC, position DESC",
+    "names": "name DESC",
+    "compressed": "diff_id DESC, kind DESC",
+}
 
 
 def check_store(root: Path, *, repair: bool = False) -> list[StoreInconsistency]:
     """Check the store at ``root``, starting with its index; see :meth:`Store.check`.
 
     With ``repair`` a damaged index is replaced by a new one with the rows that could be read; the
-    check that follows removes rows that are not valid. No build may run at the same time.
+    check that follows finds layers whose rows were lost, and removes rows that are not valid. No
+    build may run at the same time.
     """
     findings: list[StoreInconsistency] = []
     with ErrorTranslator(root):
@@ -116,8 +118,12 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> 
 
 
 def _readable_rows(old: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    try:
-        yield from old.execute(f"SELECT * FROM {table}")
-    except sqlite3.DatabaseError as error:
-        if not is_corruption(error):
-            raise
+    # SQLite stops at a damaged page, so the rows after it are read from the other end.
+    for order in ("", f" ORDER BY {_TABLES[table]}"):
+        try:
+            yield from old.execute(f"SELECT * FROM {table}{order}")
+        except sqlite3.DatabaseError as error:
+            if not is_corruption(error):
+                raise
+        else:
+            return

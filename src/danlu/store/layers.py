@@ -171,6 +171,37 @@ def commit(
     return present.to_layer(index)
 
 
+def restore(index: StoreIndex, diff_id: str) -> None:
+    """Add the row of a layer that lost it, if there is a tree with its content."""
+    with index.reading():
+        known = {tree for (tree,) in index.query("SELECT tree FROM layers")}
+        # How its tar is written was in the row; that of `danlu commit` has no options.
+        options = index.query("SELECT normalise FROM layers WHERE normalise NOT LIKE '%recipe%'")
+        ways = dict.fromkeys(("{}", *(normalise for (normalise,) in options)))
+    for name in sorted(set(os.listdir(index.layers)) - known):
+        if not name.startswith(f"{diff_id[7:15]}-"):
+            continue
+        for normalise in ways:
+            try:
+                summary = _write_layer_tar(index.layers / name, normalise, None)
+            except (DanluError, OSError, ValueError, TypeError, LookupError):
+                break
+            if summary.diff_id == diff_id:
+                _restore_row(index, summary, name, normalise)
+                return
+
+
+def _restore_row(index: StoreIndex, summary: LayerSummary, name: str, normalise: str) -> None:
+    size, files = summary.size, summary.files
+    row = LayerRow(
+        summary.diff_id, size, files, "restored", name, normalise, index.boot, index.clock()
+    )
+    with index.writing() as connection:
+        connection.execute(
+            f"INSERT OR IGNORE INTO layers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row
+        )
+
+
 def _drop_if_damaged(index: StoreIndex, diff_id: str) -> None:
     """Verify an existing layer first: an intact tree must not be replaced by a damaged one."""
     with index.reading():

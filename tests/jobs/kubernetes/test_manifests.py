@@ -121,6 +121,13 @@ def test_variables_of_the_manifest_override_those_of_the_submission() -> None:
     assert container["env"] == [{"name": "B", "value": "2"}, *own]
 
 
+def test_variables_of_the_submission_are_not_expanded_by_kubernetes() -> None:
+    submission = msgspec.structs.replace(job(), environment={"A": "$$", "B": "$(A) $x"})
+    (container,) = template(prepare_job(submission, namespace="default"))["containers"]
+    values = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert (values["A"], values["B"]) == ("$$$$", "$$(A) $x")
+
+
 def test_danlus_own_fields_are_annotations() -> None:
     submission = msgspec.structs.replace(job(), labels={"call": "f"}, value="leader", tied=True)
     annotations = prepare_job(submission, namespace="here").job["metadata"]["annotations"]

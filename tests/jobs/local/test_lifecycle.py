@@ -173,6 +173,16 @@ async def test_fields_that_are_not_read_are_a_warning_of_the_job(
     assert view.warnings == ("not applied on this machine: containers.stdin, containers.tty",)
 
 
+async def test_missing_host_path_is_refused_when_the_job_is_submitted(
+    jobs: LocalJobs, work: Path
+) -> None:
+    replica = spec("true", policy=RestartPolicy.ON_FAILURE)
+    absent = {"name": "v", "hostPath": {"path": str(work / "absent")}}
+    replica.template["spec"]["volumes"] = [absent]
+    with pytest.raises(UsageError, match="absent does not exist"):
+        await jobs.submit(submission(work, replica))
+
+
 async def test_native_sidecar_is_refused(jobs: LocalJobs, work: Path) -> None:
     replica = spec("true")
     sidecar = {"name": "s", "image": "x", "restartPolicy": "Always", "command": ["true"]}

@@ -289,6 +289,8 @@ def test_kernel_of_a_jupyter_outside_runs_in_the_environment(
         key = client.session.key
         assert not any(key.decode() in command for command in process_commands())
         assert run(client, "1/0").reply["ename"] == "ZeroDivisionError"
+        assert run(client, "%load_ext danlu.notebook").reply["status"] == "ok"
+        assert "--framework NAME" in run_and_read_stdout(client, "%%distributed --help")
         assert environment.runs(KERNEL)
     wait_for(lambda: not environment.runs(KERNEL))
 

@@ -29,7 +29,8 @@ _POLL_SECONDS, _ANSWER_SECONDS = 0.1, 5.0
 #: Where kernels find the extension ``danlu.notebook`` and its socket; the same one in
 #: :mod:`danlu.notebook.inside.extension`.
 NOTEBOOK_VARIABLE = "DANLU_NOTEBOOK"
-#: Locked while the process runs that starts the jobs of notebooks, and what it reports.
+#: Locked while the process runs that starts the jobs of notebooks, contains the supervisor's
+#: process id; and what it reports.
 BRIDGE_LOCK, BRIDGE_READY = "notebook.lock", b"ready"
 BRIDGE_LOG = "notebook.log"
 _BRIDGE_MODULE = "danlu.notebook.environment_bridge"
@@ -135,7 +136,9 @@ def connect_notebooks(environment: EnvironmentDirectory) -> str:
     """
     if not notebook_variables(environment.read_spec()):
         return ""
-    if lock_is_held(environment.directory / BRIDGE_LOCK):
+    lock = environment.directory / BRIDGE_LOCK
+    # One of an earlier supervisor may be about to exit.
+    if lock_is_held(lock) and lock.read_text() == environment.lock.read_text():
         return ""
     log = environment.directory / BRIDGE_LOG
     report = read_report(spawn_module(_BRIDGE_MODULE, (str(environment.directory),), log))

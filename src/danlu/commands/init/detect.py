@@ -65,7 +65,7 @@ def detect_source(directory: Path, draft: BuildFileDraft) -> str:
     wanted = ""
     for name in _list_declarations(directory):
         wanted = read_source(directory / name, directory, draft) or wanted
-        if draft.packages or draft.requirements or draft.system or draft.calls:
+        if draft.image or draft.packages or draft.requirements or draft.system or draft.calls:
             return wanted
     return _read_imports(directory, draft) or wanted
 
@@ -175,6 +175,7 @@ def _add_scan_result(result: ScanResult, directory: Path, draft: BuildFileDraft)
     draft.system += [
         guess_system_package(name) for name in sorted(result.imports) if guess_system_package(name)
     ]
+    draft.untranslated += result.untranslated
     optional = sorted({guess_distribution(name, installed) for name in result.optional})
     draft.untranslated += [
         f"{package} (optional import)"

@@ -211,8 +211,7 @@ class _StageTranslator:
         elif item.name == "SHELL" and item.json and item.args:
             self.shell = item.args
         elif item.name == "ENTRYPOINT":
-            shell_form = [] if item.json else self.shell
-            self.entrypoint = [*shell_form, *item.args]
+            self.entrypoint = [*([] if item.json or not item.args else self.shell), *item.args]
         else:
             self._skip(item, _REASONS.get(item.name, "no equivalent"))
 
@@ -229,8 +228,8 @@ class _StageTranslator:
         # All values of a line see the variables before it.
         values = {}
         for name, text, _ in zip(*[iter(item.args)] * 3, strict=True):
-            if "$" in name:
-                self._skip(item, "a variable in the name")
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                self._skip(item, f"{name or 'an empty name'} is not a variable")
                 return
             values[name] = self._expand_text(item, text)
         path = values.get("PATH", BASE_PATH)
@@ -253,7 +252,10 @@ class _StageTranslator:
         if text is None:
             self._skip(item, "a script of another program: not done")
             return
-        bound = {self._resolve_path(mount["target"]): mount["source"] for mount in mounts["bind"]}
+        bound = {
+            self._resolve_path(mount["target"]): self._locate_source(mount["source"])
+            for mount in mounts["bind"]
+        }
         installed = self._read_installation(item, text, {**self.copied, **bound})
         if installed is not None:
             self.draft.system += installed.system
@@ -302,7 +304,7 @@ class _StageTranslator:
         return [step.text for step in self.steps if isinstance(step, _KeptRun)]
 
     def _read_installation(
-        self, item: DockerfileInstruction, text: str, copied: Mapping[str, str]
+        self, item: DockerfileInstruction, text: str, copied: dict[str, str]
     ) -> InstalledPackages | None:
         """Return what a ``RUN`` installs, if it can be declared, and nothing else."""
         kept = self._kept_scripts
@@ -382,6 +384,9 @@ class _StageTranslator:
             place = _MERGED_DIRECTORY.sub(r"/usr\g<0>", place)
         if target.endswith("/") or posixpath.basename(target) in (".", ".."):
             place = place.rstrip("/") + "/"
+        if re.match("/(dev|proc|sys)(/|$)", place):
+            self._skip(item, "the directory belongs to the kernel: not done")
+            return
         origin = self._find_origin(item, flags.get("--from", ""))
         if origin is None:
             return
@@ -397,10 +402,12 @@ class _StageTranslator:
                 continue
             name = posixpath.normpath("/" + source.lstrip("/"))
             if not origin:
-                name = posixpath.normpath(f"{self.conversion.context or '.'}{name}")
+                name = self._locate_source(source)
                 is_directory = (self.conversion.project / name).is_dir()
                 end = place if is_directory else posixpath.join(place, posixpath.basename(name))
-                self.copied[posixpath.normpath(end if place.endswith("/") else place)] = name
+                end = posixpath.normpath(end if place.endswith("/") else place)
+                self.copied.pop(end, None)
+                self.copied[end] = name
             elif re.search(r"[*?]", name):
                 self._skip(item, _PATTERN_REASON)
             self.steps.append(DraftCall("io.copy", (name, place), origin))
@@ -408,12 +415,16 @@ class _StageTranslator:
             reason = "owner and mode of the files are those of the environment and the project"
             self._skip(item, reason)
 
+    def _locate_source(self, source: str) -> str:
+        """Return the path in the project of a path in the build context, which has no parent."""
+        path = posixpath.normpath("/" + source.lstrip("/"))
+        return posixpath.normpath(f"{self.conversion.context or '.'}{path}")
+
     def _find_copy_problem(self, instruction: str, source: str) -> str:
         """Return why a source in the project is not copied, if so."""
         if instruction == "ADD" and re.match(r"[a-z+]+://|git@", source):
             return "use io.http() to download files"
-        context = self.conversion.project / self.conversion.context
-        path = context / posixpath.normpath("/" + source.lstrip("/"))[1:]
+        path = self.conversion.project / self._locate_source(source)
         if instruction == "ADD" and (
             re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source)
             or (path.is_file() and tarfile.is_tarfile(path))
@@ -422,8 +433,7 @@ class _StageTranslator:
         if path.is_symlink():
             return "is a link, and Docker copies what it leads to"
         if re.search(r"[*?]", source) and any(
-            match.is_dir()
-            for match in context.glob(posixpath.normpath("/" + source.lstrip("/"))[1:])
+            match.is_dir() for match in self.conversion.project.glob(self._locate_source(source))
         ):
             return _PATTERN_REASON
         return ""
@@ -514,14 +524,14 @@ def _read_run_flags(
         )
         if flag == "--network=default" or (name == "--mount" and kind == "cache"):
             mounts["cache"] += [options] if name == "--mount" else []
-        elif name != "--mount" or kind not in ("bind", "secret", "ssh") or "env" in options:
+        elif name != "--mount" or "env" in options:
             return mounts, keywords, flag
         elif kind == "ssh":
             keywords.append(("ssh", True))
-        elif kind == "secret":
+        elif kind == "secret" and (options.get("id") or target):
             identity = options.get("id") or posixpath.basename(target)
             secrets.append({"id": identity, "target": target} if target else identity)
-        elif "from" in options or not target:
+        elif kind != "bind" or "from" in options or not target:
             return mounts, keywords, flag
         else:
             source = options.get("source") or options.get("src") or "."
@@ -529,9 +539,9 @@ def _read_run_flags(
     return mounts, [*keywords, *([("secrets", secrets)] if secrets else [])], ""
 
 
-def _find_source(path: str, copied: Mapping[str, str]) -> str:
+def _find_source(path: str, copied: dict[str, str]) -> str:
     """Return the project's file that was copied to ``path``, alone or with its directory."""
-    for end, source in copied.items():
+    for end, source in reversed(copied.items()):  # the last copy wins
         if path == end:
             return source
         if path.startswith(end.rstrip("/") + "/"):

@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 
-from danlu.commands.init.name_mappings import IMPORTS, SYSTEM_OF_IMPORT
+from danlu.commands.init.name_mappings import (
+    CONDA_CHANNELS,
+    CONDA_TO_PYPI,
+    IMPORTS,
+    SYSTEM_OF_IMPORT,
+)
 from danlu.errors import UsageError
 
 #: Directories that do not contain the project's own programs.
@@ -31,16 +36,23 @@ _MAX_FILE_BYTES = 4 << 20
 _PIP_INSTALL = re.compile(r"^\s*[!%]\s*(?:python\S*\s+-m\s+)?pip3?\s+install\s+(.+)$")
 _CONDA_INSTALL = re.compile(r"^\s*[!%]\s*(?:conda|mamba)\s+install\s+(.+)$")
 _APT_INSTALL = re.compile(r"^\s*!\s*(?:sudo\s+)?apt(?:-get)?\s+(?:-\S+\s+)*install\s+(.+)$")
+#: Options that do not change what is installed.
+_HARMLESS_OPTION = re.compile(r"-[qUy]+|--(?:quiet|upgrade|yes|user|no-cache-dir|no-input)")
+_PLAIN_PACKAGE = re.compile(r"[A-Za-z0-9][\w.+-]*(?:\[[\w,-]+\])?(?:[=<>!~][^/{}$]*)?")
 
 
 @dataclass
 class ScanResult:
-    """Imports by the first file that has them, and packages that notebooks install."""
+    """Imports by the first file that has them, and packages that notebooks install.
+
+    ``untranslated`` are install commands that say more than the names of packages.
+    """
 
     imports: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
     packages: list[str] = field(default_factory=list)
     system: list[str] = field(default_factory=list)
+    untranslated: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
 
@@ -170,10 +182,11 @@ def _strip_magics(text: str, result: ScanResult) -> str:
 
 
 def _collect_install(line: str, result: ScanResult) -> None:
-    for pattern, kept in (
-        (_PIP_INSTALL, result.packages),
-        (_CONDA_INSTALL, result.packages),
-        (_APT_INSTALL, result.system),
+    """Add the packages of an install command, or the command itself if it says more than names."""
+    for pattern, kept, names in (
+        (_PIP_INSTALL, result.packages, None),
+        (_CONDA_INSTALL, result.packages, CONDA_TO_PYPI),
+        (_APT_INSTALL, result.system, None),
     ):
         match = pattern.match(line)
         if match is None:
@@ -181,8 +194,15 @@ def _collect_install(line: str, result: ScanResult) -> None:
         try:
             words = shlex.split(match[1], comments=True)
         except ValueError:
-            continue
-        kept += [word for word in words if re.match(r"[A-Za-z0-9]", word) and "/" not in word]
+            words = [match[1]]
+        words = [word for word in words if not _HARMLESS_OPTION.fullmatch(word)]
+        if names is not None and words[:1] in (["-c"], ["--channel"]) and len(words) > 1:
+            words = words[2:] if words[1] in CONDA_CHANNELS else words
+        found = [word if names is None else names.get(word.lower(), "-") for word in words]
+        if all(map(_PLAIN_PACKAGE.fullmatch, found)):
+            kept += found
+        else:
+            result.untranslated.append(line.strip())
 
 
 def _collect_imports(text: str, shown: str, local: set[str], result: ScanResult) -> None:

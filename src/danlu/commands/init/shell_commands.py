@@ -87,7 +87,7 @@ def split_commands(
 def split_list(script: str) -> list[str]:
     """Split a script at ``&&``, unless quotes may be nested or newlines matter."""
     parts = _LIST_PART.findall(script)
-    if "&&".join(parts) != script or re.search(r"[#`\n]|<<|\$\(", script):
+    if not parts or "&&".join(parts) != script or re.search(r"[#`\n]|<<|\$\(", script):
         return [script]
     return [part.strip() for part in parts]
 

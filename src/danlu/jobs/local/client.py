@@ -36,7 +36,7 @@ from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.local.pod_fields import describe_unread_fields
 from danlu.jobs.local.retention import JobRun, size_of
 from danlu.jobs.local.views import mark_lost
-from danlu.jobs.local.volumes import resolve_volumes
+from danlu.jobs.local.volumes import HostPath, check_host_path, resolve_volumes
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.training.pod_template import pod_spec
 from danlu.training.registry import find_framework
@@ -71,7 +71,7 @@ class LocalJobs:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self._root = paths.jobs
-        self._labels = labels or {}
+        self.labels = labels or {}
         self._settings = msgspec.structs.replace(
             settings or SupervisorSettings("", "", ""),
             data=str(paths.data),
@@ -96,7 +96,7 @@ class LocalJobs:
         if same.status.exists() and not self._has_labels(same):
             raise UsageError(f"job {job.name} already exists", hint="choose another --name")
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
-        labels = {**submission.labels, **self._labels}
+        labels = {**submission.labels, **self.labels}
         submission = msgspec.structs.replace(submission, job=job, labels=labels)
         # Shielded: a caller that is interrupted still learns the name of a job that was started.
         with anyio.CancelScope(shield=True):
@@ -223,7 +223,7 @@ class LocalJobs:
         raise self._not_found_error(name)
 
     def _has_labels(self, job_dir: JobDirectory) -> bool:
-        return not self._labels or self._labels.items() <= job_dir.read_submission().labels.items()
+        return not self.labels or self.labels.items() <= job_dir.read_submission().labels.items()
 
     def _not_found_error(self, name: str) -> UsageError:
         existing = ", ".join(self._list_names())
@@ -436,7 +436,9 @@ def check_gpus(submission: Submission) -> None:
 def check_volumes(submission: Submission) -> None:
     """Raise :class:`UsageError` for a volume that this machine cannot provide."""
     for spec in submission.job.replicas.values():
-        resolve_volumes(pod_spec(spec.template), submission.objects)
+        for name, source in resolve_volumes(pod_spec(spec.template), submission.objects).items():
+            if isinstance(source, HostPath):
+                check_host_path(name, source)
 
 
 def check_init_containers(submission: Submission) -> None:

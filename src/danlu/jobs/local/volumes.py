@@ -197,14 +197,23 @@ def _create_volume(name: str, source: VolumeSource, path: Path, *, mounting: boo
     return path
 
 
-def _ensure_host_path(name: str, source: HostPath) -> Path:
-    path, accepts = source.path, _HOST_TYPES[source.type]
-    if not accepts(path):
+def check_host_path(name: str, source: HostPath) -> None:
+    """Raise :class:`UsageError` if the path does not match its declared type."""
+    path = source.path
+    if not _HOST_TYPES[source.type](path):
         problem = f"{path} does not exist or is not of type {source.type}"
         if not source.type:
             problem = f"{path} does not exist"
-        hint = "create it, or set `type: DirectoryOrCreate`"
+        hint = (
+            "create it, or set `type: DirectoryOrCreate`; --volume DIR:PATH replaces what is"
+            " mounted at PATH"
+        )
         raise UsageError(f"volume {name}: {problem}", hint=hint)
+
+
+def _ensure_host_path(name: str, source: HostPath) -> Path:
+    check_host_path(name, source)
+    path = source.path
     if source.type == "DirectoryOrCreate":
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
     elif source.type == "FileOrCreate":

@@ -77,6 +77,7 @@ class HostConnection:
     def __init__(self, request: str, text: str, shell: Any) -> None:
         self._shell = shell
         self._sending = threading.Lock()
+        self._is_broken = False
         self._questions = queue.Queue()  # type: queue.Queue[dict[str, Any]]
         self._values = {}  # type: dict[str, bytes]
         self.ended = threading.Event()
@@ -99,13 +100,18 @@ class HostConnection:
         """Send a message."""
         encoded = json.dumps(message).encode()
         with self._sending:
+            self._is_broken = True
             self._socket.sendall(len(encoded).to_bytes(_LENGTH, "big") + encoded)
             self._socket.sendall(data)
+            self._is_broken = False
 
     def interrupt(self) -> None:
         """Interrupt what the host does. Each further one is more urgent."""
         with contextlib.suppress(OSError):  # it has ended
-            self.send({"interrupt": True})
+            if self._is_broken:  # interrupted within a message
+                self._socket.shutdown(socket.SHUT_RDWR)
+            else:
+                self.send({"interrupt": True})
 
     def wait_for_end(self) -> Any:
         """Answer the host's questions until the request is done, and return its result.
@@ -133,6 +139,8 @@ class HostConnection:
             watch_interrupts(self)
             error._render_traceback_ = lambda: ["KeyboardInterrupt"]  # type: ignore[attr-defined]
             raise
+        except OSError as error:
+            raise BridgeLost(error.strerror or str(error)) from None
 
     # -- from the host ----------------------------------------------------------------------------
 
@@ -191,6 +199,8 @@ class HostConnection:
                 if isinstance(value, (str, int, float))
             }
             self.send({"answer": texts})
+        elif message["ask"] == "syntax":
+            self.send({"answer": {code: "valid" for code in names if is_valid(code)}})
         else:
             kinds = {}
             for name in names:
@@ -246,6 +256,15 @@ def open_values(data: bytes) -> "dict[str, Any]":
             failure.lines = (f"{failure}: {type(error).__name__}: {error}",)
             raise failure from error
     return values
+
+
+def is_valid(code: str) -> bool:
+    """Return whether code is valid for this Python, which may be newer than the host's."""
+    try:
+        compile(code, "<cell>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def create_error(description: "dict[str, Any]") -> NotebookError:

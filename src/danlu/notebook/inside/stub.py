@@ -18,3 +18,9 @@ if _spec is not None and _spec.loader is not None and __name__ == "danlu":
     _spec.loader.exec_module(_installed)
 else:
     from danlu.replica_runtime.report import report as report
+
+    def __getattr__(name: str) -> object:
+        if name in ("train", "sweep", "attach"):
+            hint = "use %%distributed or %jobs attach (%load_ext danlu.notebook)"
+            raise AttributeError(f"danlu.{name} is not available in an environment: {hint}")
+        raise AttributeError(f"module 'danlu' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from danlu.environment.lock import FunctionLock
 from danlu.environment.package_names import normalize_name, requirement_name
-from danlu.environment.requirements import list_python_packages
+from danlu.environment.requirements import PYTHON_SOURCE, list_python_packages
 from danlu.environment.types import Environment
 from danlu.resolve.python.request import collect_indexes, version_preference
 from danlu.resolve.python.requirements import (
@@ -44,7 +44,10 @@ async def explain_package(
     """
     assert lock.python is not None
     target = PlatformTarget(lock.python.version, lock.base.libc, lock.platform.split("/")[1])
-    wanted = collect_requirements(list_python_packages(environment), project, target)
+    declared = list_python_packages(environment)
+    if all(package.name != "pip" for package in lock.packages):
+        declared = tuple(item for item in declared if item.source != PYTHON_SOURCE)
+    wanted = collect_requirements(declared, project, target)
     indexes = collect_indexes(environment, project, config)
     uv = Uv(paths.cache / "uv", project, indexes, decisions=WHEN_LOCKING)
     paths.cache.mkdir(parents=True, exist_ok=True)

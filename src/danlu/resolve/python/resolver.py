@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -189,7 +190,8 @@ async def resolve_python(
                 if uses_lock_file
                 else _resolve_declared_packages(task)
             )
-            _check_hashes(packages, wanted, digests)
+            _check_hashes(packages, (wanted.hashes, request.restrictions.hashes))
+            _check_files(packages, wanted, digests)
             reject_variants({package.name for package in packages})
             return packages
         except ResolveError as error:
@@ -256,17 +258,24 @@ async def _verify_files(
 
 
 def _check_hashes(
-    packages: Iterable[LockedPackage],
-    wanted: DeclaredRequirements,
-    digests: Mapping[str, frozenset[str]],
+    packages: Iterable[LockedPackage], allowed: Iterable[Mapping[str, frozenset[str]]]
 ) -> None:
-    """Raise unless each locked file has a hash that the user allows."""
-    for package in packages:
-        if package.sha256 not in wanted.hashes.get(package.name, {package.sha256}):
+    """Raise unless each locked file has a hash that the ``--hash`` options allow."""
+    for package, hashes in product(packages, allowed):
+        if package.sha256 not in hashes.get(package.name, {package.sha256}):
             raise ResolveError(
                 f"{package.file} does not match any hash in the requirements file",
                 hint="the requirements file may only list hashes for other platforms",
             )
+
+
+def _check_files(
+    packages: Iterable[LockedPackage],
+    wanted: DeclaredRequirements,
+    digests: Mapping[str, frozenset[str]],
+) -> None:
+    """Raise unless each file at a location has a hash that the location allows."""
+    for package in packages:
         if package.sha256 not in digests.get(package.name, {package.sha256}):
             file = wanted.files[package.name]
             raise wrong_hash(file.location, file.hashes, file.span)

@@ -12,6 +12,7 @@ and the others only for packages that it does not have.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -264,11 +265,15 @@ def _pip_variables(options: Mapping[str, str], project: Path) -> dict[str, str]:
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
     keyring = options.get("keyring-provider", "")
+    cutoff = options.get("uploaded-prior-to", "")
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", cutoff):
+        cutoff += "T00:00:00"  # uv takes a date as the end of that day, pip as its beginning
     variables = {
         **_address_variables(options, project),
         "UV_INSECURE_HOST": " ".join(split_values(options.get("trusted-host", ""))),
         "UV_NO_INDEX": "1" if options.get("no-index", "").lower() in TRUE_VALUES else "",
         "UV_PRERELEASE": "allow" if options.get("pre", "").lower() in TRUE_VALUES else "",
+        "UV_EXCLUDE_NEWER": cutoff,
         "UV_KEYRING_PROVIDER": "subprocess" if keyring in ("subprocess", "import") else "",
         "UV_HTTP_TIMEOUT": options.get("timeout", ""),
         "UV_HTTP_RETRIES": options.get("retries", ""),

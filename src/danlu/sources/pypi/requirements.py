@@ -56,8 +56,8 @@ _OPTION_NAMES = {
 _INCLUDING = ("--requirement", "--constraint")
 _OF_REQUIREMENTS = ("--hash", "--config-settings")
 
-#: No project has more; files that include each other's copies could be endless.
-_MAX_INCLUDED_FILES = 1000
+#: No project has more; each file that includes the next one twice would double the work.
+_MAX_INCLUDED_FILES = 200
 
 #: The order matters: the mark of UTF-16 is the start of that of UTF-32.
 _MARKS = (
@@ -173,8 +173,8 @@ def _parse_line(line: str, file: Path, number: int, base: Path) -> list[Requirem
     """Parse a logical line: options, or a requirement that may have options."""
 
     def refuse(problem: str, hint: str = "") -> ResolveError:
-        shown = mask_credentials(line)
-        return ResolveError(f"cannot read requirement {shown!r}: {problem}", hint=hint)
+        message = mask_credentials(f"cannot read requirement {line!r}: {problem}")
+        return ResolveError(message, hint=hint)
 
     # Options start at a blank and a dash: markers before them have quotes of their own.
     text, dash, rest = f" {line}".partition(" -")
@@ -261,12 +261,9 @@ def _read_logical_lines(
         reason = error.strerror or str(error)
         raise ResolveError(f"cannot read requirements file {shown(file)}: {reason}") from error
     except (UnicodeDecodeError, LookupError) as error:
-        start = error.start if isinstance(error, UnicodeDecodeError) else 0
-        encoding = error.encoding if isinstance(error, UnicodeDecodeError) else ""
-        name = {"utf-8": "UTF-8"}.get(encoding, encoding) or "text"
-        reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+        start = getattr(error, "start", 0)
         raise ResolveError(
-            f"{shown(file)} is not {name}: {reason}",
+            f"{shown(file)} is not UTF-8: {error}",
             span=Span(shown(file), data[:start].count(b"\n") + 1),
             hint="convert it, for example with `iconv -t UTF-8`",
         ) from error

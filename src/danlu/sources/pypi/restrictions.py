@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
-from danlu.environment.package_names import normalize_name
+from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.errors import ResolveError, Span
 from danlu.sandbox.machine_settings import Decision, MachineSetting, iter_settings
 from danlu.sandbox.pip_uv_config import (
@@ -83,13 +83,15 @@ class ExtraBuildRequirement(msgspec.Struct, frozen=True):
 class MachineRestrictions(msgspec.Struct, frozen=True):
     """All restrictions, with the files that contain some of them, and the formats of files.
 
-    ``extra_builds`` are the additional build requirements, by normalised package name.
+    By normalised package name, ``extra_builds`` are the additional build requirements and
+    ``hashes`` the sha256 hashes that constraints files allow.
     """
 
     entries: tuple[Restriction, ...] = ()
     files: tuple[RestrictionFile, ...] = ()
     formats: FormatControl = ANY_FORMAT
     extra_builds: Mapping[str, tuple[ExtraBuildRequirement, ...]] = {}
+    hashes: Mapping[str, frozenset[str]] = {}
 
     def to_options(self, decision: Decision) -> list[str]:
         """Return uv's options for the files with this decision."""
@@ -159,6 +161,7 @@ def read_restrictions(
         tuple(collector.files),
         collector.formats,
         collector.extra_builds,
+        collector.hashes,
     )
 
 
@@ -185,6 +188,7 @@ class _RestrictionCollector:
         self.entries: list[Restriction] = []
         self.files: list[RestrictionFile] = []
         self.formats = ANY_FORMAT
+        self.hashes: dict[str, frozenset[str]] = {}
         self.extra_builds: dict[str, tuple[ExtraBuildRequirement, ...]] = {}
         tables = list(iter_uv_tables(environ, project))
         for path, table in (*tables, *((path, table.get("pip")) for path, table in tables)):
@@ -210,7 +214,7 @@ class _RestrictionCollector:
         """Return the values of a setting: variables win over uv's files, these over pip's."""
         for variable in setting.variables:
             if text := self._environ.get(variable):
-                return [_ConfiguredValue(text, variable, setting.name)]
+                return [_ConfiguredValue(text, variable, (*setting.uv, setting.name)[0])]
         found = [value for name in setting.uv for value in self._uv.get(name, ())]
         for name in () if found else setting.pip:
             text, place = self._pip.get(name, ("", ""))
@@ -295,6 +299,7 @@ class _RestrictionCollector:
                 check_constraint(entry, Span(str(entry.file), entry.line))
             if not entry.option:
                 lines.append(entry.value)
+                self._add_hashes(entry)
                 line = f"{entry.file}, line {entry.line}"
                 self._add_values(setting, configured, entry.value, line=line)
         self.files.append(
@@ -312,6 +317,12 @@ class _RestrictionCollector:
                 " setting, or create the file"
             )
             raise
+
+    def _add_hashes(self, entry: RequirementLine) -> None:
+        digests = {text.removeprefix("sha256:").lower() for text in entry.hashes}
+        if digests:
+            name = requirement_name(entry.value)
+            self.hashes[name] = self.hashes.get(name, frozenset(digests)) & digests
 
     def _add_formats(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
         value = configured.value

@@ -98,6 +98,17 @@ def test_a_file_restored_there_with_its_old_time_is_fetched(sides: TwoSides) -> 
     assert (sides.here / "conf.json").read_text() == "two"
 
 
+def test_a_file_that_changes_twice_in_a_second_is_fetched_twice(sides: TwoSides) -> None:
+    sides.copy().send_changes()
+    path = sides.there / "a"
+    for text in ("1", "2", "3"):
+        path.write_text(text)
+        os.utime(path, (1, 1))
+        sides.copy().fetch_changes()
+        sides.copy().fetch_changes()  # which reads it, and could recognise it from now on
+        assert (sides.here / "a").read_text() == text
+
+
 def test_a_new_time_is_no_change(sides: TwoSides) -> None:
     (sides.here / "a").write_text("a")
     sides.copy().send_changes()

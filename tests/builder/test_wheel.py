@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 from danlu.builder.embedded.context import VertexResult
@@ -70,6 +72,28 @@ def test_a_local_wheel_that_changed_is_refused(builder: WheelBuilder) -> None:
     path.unlink()
     with pytest.raises(OutsideError, match="no longer exists in the project"):
         builder.build(op)
+
+
+@pytest.mark.parametrize("kind", ["local", "index"])
+def test_a_wheel_that_expands_too_much_is_rejected(
+    builder: WheelBuilder, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("danlu.oci.archive._SIZE_FLOOR", 1 << 16)
+    directory = builder.links if kind == "index" else builder.project
+    path = make_wheel(directory, "bomb", files={"b.bin": b"\0" * (8 << 20)})
+    with zipfile.ZipFile(path) as plain:
+        members = {name: plain.read(name) for name in plain.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as compressed:
+        for name, data in members.items():
+            compressed.writestr(name, data)
+    op = builder.op(path) if kind == "index" else builder.op(path, "local", path.name)
+    context = builder.context()
+    size = path.stat().st_size
+    request = msgspec.structs.replace(context.request, sizes={op.sha256: size})
+    context = msgspec.structs.replace(context, request=request)
+    with pytest.raises(OutsideError, match=r"wheel of bomb is too large: .* unpacks to 8\.4 MB"):
+        anyio.run(execute, op, context)
+    assert not list((builder.paths.cache / "uv").rglob("b.bin"))
 
 
 def test_wheel_of_a_url(builder: WheelBuilder, tmp_path: Path) -> None:

@@ -765,9 +765,11 @@ def test_a_held_package_is_held_again(trees: tuple[Path, Path]) -> None:
     ]
 
 
-def test_diversions_are_named(trees: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("has_status", [False, True])
+def test_diversions_are_named(trees: tuple[Path, Path], has_status: bool) -> None:
     upper, lower = trees
-    write_packages(upper, status_of("base-files"))
+    if has_status:
+        write_packages(upper, status_of("base-files"))
     write_file(upper / "var/lib/dpkg/diversions", "/bin/a\n/bin/a.distrib\n:\n")
     (problem,) = collect_changes(upper, [lower]).problems
     assert "dpkg-divert" in problem.what

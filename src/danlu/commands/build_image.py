@@ -27,7 +27,7 @@ from danlu.builder.embedded.context import SolveRequest
 from danlu.commands import build_cache, maintenance
 from danlu.commands.build_request import BuildOutcome, BuildRequest, choose_platform, last_build_key
 from danlu.commands.bytecode import describe_python
-from danlu.commands.download_sizes import describe_downloads, find_downloads
+from danlu.commands.download_sizes import describe_downloads, find_downloads, lock_sizes
 from danlu.commands.lock import LockRequest, update_lock
 from danlu.environment.conda import CondaPackages, strip_channel
 from danlu.environment.image_layout import make_scheme
@@ -197,8 +197,10 @@ def make_build_plan(
     if editable and not lock_request.inputs.copies:
         metadata["editable"] = ", ".join(editable)
     addresses: dict[str, str] = {}
+    sizes: dict[str, int] = {}
     for target in targets:
         addresses |= _find_addresses(target.environment, request.project.directory)
+        sizes |= lock_sizes(target.lock)
     builder_request = SolveRequest(
         project=request.project.directory,
         names=options.tags,
@@ -210,6 +212,7 @@ def make_build_plan(
         trusted=options.trusted,
         debug=options.debug,
         addresses=addresses,
+        sizes=sizes,
     )
     requests = {target.name: builder_request.with_sources(target.environment) for target in targets}
     own = requests[lock_request.name]

@@ -52,6 +52,11 @@ class ArchiveLayout(msgspec.Struct, frozen=True):
     rename: Mapping[str, str] = {}
 
 
+def limit_expansion(size: int) -> int:
+    """Return how many bytes an archive of ``size`` bytes may contain."""
+    return max(_SIZE_FLOOR, _MAX_RATIO * size)
+
+
 def unpack_archive(path: Path, root: Path, layout: ArchiveLayout, *, name: str) -> int:
     """Unpack the archive at ``path`` below ``root``, an existing directory that we own.
 
@@ -60,7 +65,7 @@ def unpack_archive(path: Path, root: Path, layout: ArchiveLayout, *, name: str) 
     archive of programs must not contain: paths and links that lead out of ``root``, devices, pipes.
     """
     size = path.stat().st_size
-    limits = LayerLimits(_MAX_ENTRIES, max(_SIZE_FLOOR, _MAX_RATIO * size))
+    limits = LayerLimits(_MAX_ENTRIES, limit_expansion(size))
     try:
         with path.open("rb") as file:
             reader = _LayoutReader(_open_reader(file, limits), layout)
@@ -102,7 +107,7 @@ def read_archive_file(path: Path, member: str, *, name: str) -> bytes | None:
     :func:`unpack_archive`.
     """
     size = path.stat().st_size
-    limits = LayerLimits(_MAX_ENTRIES, max(_SIZE_FLOOR, _MAX_RATIO * size))
+    limits = LayerLimits(_MAX_ENTRIES, limit_expansion(size))
     found = None
     try:
         with path.open("rb") as file:

@@ -135,9 +135,7 @@ def test_the_lowest_common_layers_are_found() -> None:
 
 def test_the_list_of_changes_is_read() -> None:
     output = "C /root\nA /root/x\nD /bin/awk\nX /y\nnonsense\nC /etc/../etc/hosts\n"
-    diff = parse_diff(output)
-    assert diff.changed == {"root", "root/x", "etc/hosts"}
-    assert diff.removed == {"bin/awk"}
+    assert parse_diff(output) == {"root", "root/x", "bin/awk", "etc/hosts"}
 
 
 def test_processes_are_read_from_untrusted_output() -> None:

@@ -47,7 +47,8 @@ class SolveRequest(msgspec.Struct, frozen=True):
     * ``fresh`` runs every step again (``--no-cache``); ``debug`` opens a shell if a step fails.
     * ``apt_source``, ``pip_index``, ``conda_channels`` and ``python_packages`` are the package
       sources that the user declared; ``addresses`` maps addresses without credentials to those with
-      them; ``mirrors`` are those that the build file sets, by name.
+      them; ``mirrors`` are those that the build file sets, by name; ``sizes`` are those of locked
+      files, by SHA-256.
     * ``requests`` are those for vertices, by digest, that belong to environments with other package
       sources: their results are only copied from.
     """
@@ -67,6 +68,7 @@ class SolveRequest(msgspec.Struct, frozen=True):
     python_packages: tuple[PythonPackages, ...] = ()
     addresses: Mapping[str, str] = {}
     mirrors: Mapping[str, str] = {}
+    sizes: Mapping[str, int] = {}
     requests: Mapping[str, SolveRequest] = {}
 
     def find_request(self, vertex: Vertex) -> SolveRequest:

@@ -1,9 +1,9 @@
 """Read what was changed in a container of Docker or Podman as a writable layer of overlayfs.
 
-The engine lists what differs from the image of the container. After a change of settings that is an
-image with the files of the container before (:func:`changes_image`), so that the whole root is
-compared with the image that danlu built. What danlu and the engine put there does not count: mount
-points, and the account of this machine's user.
+The exported root is compared with the image that danlu built. The engine's own list of changes is
+not enough: after a change of settings a container is made of an image with the files of the one
+before (:func:`~danlu.engine.docker.settings.changes_image`). What danlu and the engine put there
+does not count: mount points, and the account of this machine's user.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from danlu.commands.environments.file_changes import (
 from danlu.commands.environments.layer_reading import list_parents, read_lower
 from danlu.engine.docker.command import DockerCommand
 from danlu.engine.docker.settings import (
-    CHANGES_REPOSITORY,
     HostAccount,
     container_name,
     read_settings,
@@ -66,28 +65,18 @@ _IdRange = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class ContainerDiff:
-    """Paths of a container that differ from its image, without a slash at the start."""
-
-    changed: frozenset[str] = frozenset()
-    removed: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
 class _ContainerOrigin:
     """What a container was made of, apart from its image.
 
     Attributes:
-        diff: What the engine lists.
-        is_complete: Whether the engine lists everything since the image that danlu built.
+        listed: The paths that the engine lists as changed.
         points: Paths that were made for mounts and for the account.
         account: The user that was added or changed at start.
         uids: Ranges of ids in the container, their place in what is exported, and their length.
         gids: The same for groups.
     """
 
-    diff: ContainerDiff
-    is_complete: bool
+    listed: frozenset[str]
     points: frozenset[str]
     account: HostAccount | None
     uids: tuple[_IdRange, ...]
@@ -132,31 +121,26 @@ def list_container_changes(environment: EnvironmentDirectory) -> frozenset[str]:
     """
     command = DockerCommand(environment.read_spec().engine)
     origin = _find_origin(command, environment, container_name(environment))
-    found = origin.diff.changed | origin.diff.removed
     points = origin.points | _ENGINE_PATHS
     account = frozenset(ACCOUNT_FILES if origin.account is not None else ())
-    return found.difference(points, account, *map(list_parents, points))
+    return origin.listed.difference(points, account, *map(list_parents, points))
 
 
 def _find_origin(
     command: DockerCommand, environment: EnvironmentDirectory, name: str
 ) -> _ContainerOrigin:
     settings = read_settings(environment)
-    image = command.run("container", "inspect", "-f", "{{.Config.Image}}", name).strip()
-    is_complete = CHANGES_REPOSITORY not in image
     points = [PROJECT_DIRECTORY, *(item.target for item in settings.mounts)]
     points += settings.earlier_targets
     if settings.account is not None:
         points += (settings.account.home, _SUDO_FILE)
     try:
-        diff = parse_diff(command.run("diff", name))
+        listed = parse_diff(command.run("diff", name))
     except OutsideError:
         # Podman's fails if a file took the place of a directory.
-        diff, is_complete = ContainerDiff(), False
+        listed = frozenset()
     paths = frozenset(map(_normalize_path, points))
-    return _ContainerOrigin(
-        diff, is_complete, paths, settings.account, *_read_id_ranges(command, name)
-    )
+    return _ContainerOrigin(listed, paths, settings.account, *_read_id_ranges(command, name))
 
 
 def _read_id_ranges(
@@ -179,14 +163,10 @@ def _parse_range(text: str) -> _IdRange:
     return inside, outside, size
 
 
-def parse_diff(text: str) -> ContainerDiff:
-    """Parse the output of ``docker diff``."""
-    found: dict[str, set[str]] = {"A": set(), "C": set(), "D": set()}
-    for line in text.splitlines():
-        kind, _, path = line.partition(" ")
-        if kind in found and path.startswith("/"):
-            found[kind].add(_normalize_path(path))
-    return ContainerDiff(frozenset(found["A"] | found["C"]), frozenset(found["D"]))
+def parse_diff(text: str) -> frozenset[str]:
+    """Return the paths in the output of ``docker diff``, without a slash at the start."""
+    lines = (line.partition(" ") for line in text.splitlines())
+    return frozenset(_normalize_path(path) for kind, _, path in lines if kind in ("A", "C", "D"))
 
 
 class _ChangedEntries:
@@ -206,20 +186,17 @@ class _ChangedEntries:
         self._content: Iterator[bytes] = iter(())
 
     def __iter__(self) -> Iterator[TarEntry]:
-        diff = self._origin.diff
-        # Podman reports what was replaced as removed.
-        wanted = diff.changed | diff.removed
         for entry in self._reader:
             entry = self._map_ids(entry)
             name = _normalize_path(entry.name.decode(errors="surrogateescape"))
             self._seen.add(name)
             if entry.kind == TypeFlag.DIRECTORY:
                 self._directories.add(name)
-            if not name or self._is_own(name) or (self._origin.is_complete and name not in wanted):
+            if not name or self._is_own(name):
                 continue
             self._content = self._reader.content()
             entry = self._remove_account(name, entry)
-            if not self._origin.is_complete and self._is_in_image(name, entry):
+            if self._is_in_image(name, entry):
                 continue
             if entry.kind in _DEVICES:
                 self._devices.append(name)
@@ -228,8 +205,7 @@ class _ChangedEntries:
                 yield from self._list_link_target(_normalize_path(os.fsdecode(entry.link)))
             self._written.add(name)
             yield entry
-        removed = diff.removed if self._origin.is_complete else self._list_missing(())
-        for path in sorted(removed):
+        for path in sorted(self._list_missing(())):
             if self._is_own(path):
                 continue
             directory, _, base = path.encode(errors="surrogateescape").rpartition(b"/")
@@ -346,10 +322,11 @@ class _ChangedEntries:
 
     def list_problems(self) -> tuple[UnreproducedChange, ...]:
         """Return the changes that are not among the entries."""
+        # What the engine lists and neither the container nor the image has.
         lost = sorted(
             path
-            for path in self._origin.diff.changed - self._seen
-            if not (is_volatile(path) or self._is_own(path))
+            for path in self._origin.listed - self._seen
+            if not (is_volatile(path) or self._is_own(path) or self._find_lower(path))
         )
         return (
             *(UnreproducedChange(f"/{path}", DEVICE) for path in self._devices),

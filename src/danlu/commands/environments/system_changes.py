@@ -70,7 +70,7 @@ def find_system_changes(
         return SystemChanges()
     status = read_text(upper / _STATUS)
     if status is None:
-        return SystemChanges()
+        return SystemChanges(has_own_rules=_has_own_rules(upper, view))
     now, before = _parse_status(status), _parse_status(read_lower(view, _STATUS))
     added = now.keys() - before.keys()
     removed = before.keys() - now.keys()

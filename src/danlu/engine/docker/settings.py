@@ -20,8 +20,6 @@ from danlu.util.json_codec import decode, encode
 
 LABEL = "dev.danlu.environment"
 SPEC_LABEL = "dev.danlu.spec"
-#: The images with the files of containers that were created again.
-CHANGES_REPOSITORY = "danlu.local/changes"
 _SETTINGS_FILE = "docker.json"
 
 
@@ -94,7 +92,7 @@ def container_name(environment: EnvironmentDirectory) -> str:
 
 def changes_image(container: str) -> str:
     """Return the name of the image with the files of a container that was created again."""
-    return f"{CHANGES_REPOSITORY}:{container}"
+    return f"danlu.local/changes:{container}"
 
 
 def render_create(

@@ -20,6 +20,7 @@ from danlu.environment.package_names import normalize_name
 from danlu.errors import OutsideError
 from danlu.graph.ops import WHEEL_TIME, InstallScheme, Wheel
 from danlu.graph.types import digest_of, op_fields
+from danlu.oci.archive import limit_expansion
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.sources.http import fetch
 from danlu.sources.pypi.dist_info import InvalidWheel
@@ -29,12 +30,26 @@ from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.verification import WheelContents, WheelNoteCache
 from danlu.store import Layer
 from danlu.util.exception_groups import unwrap_group
+from danlu.util.human import format_size
 from danlu.util.safe_paths import ProjectTree
 
 _NORMALISE = NormalizeOptions(mtime=WHEEL_TIME, uid=0, gid=0)
 
 #: Layers to hash at once. Hashing releases the GIL, walking trees does not.
 _THREADS = 2
+
+
+class OversizedWheel(OutsideError):
+    """A wheel that contains far more than its size suggests; ``name`` is the package."""
+
+    def __init__(self, wheel: Wheel, size: int, unpacked: int) -> None:
+        super().__init__(
+            f"the wheel of {wheel.name} is too large: {wheel.file} ({format_size(size)}) unpacks to"
+            f" {format_size(unpacked)}",
+            hint="an archive may unpack to 1 GiB, or to 200 times its size if that is more: use"
+            " another version, or unpack the data in a run() step",
+        )
+        self.name = wheel.name
 
 
 async def execute(op: Wheel, context: OpContext) -> list[Layer]:
@@ -98,7 +113,7 @@ async def _make_layers(
             doubts |= dict.fromkeys(refused, "")
             pending = [wheel for wheel in pending if wheel not in refused]
             continue
-        made = await _commit_all(unpacked, WheelNoteCache(uv.cache), context)
+        made = await _commit_all(unpacked, uv, files, context)
         layers = {wheel: layer for wheel, layer in made.items() if isinstance(layer, Layer)}
         doubts |= {wheel: doubt for wheel, doubt in made.items() if isinstance(doubt, str)}
         break
@@ -134,8 +149,8 @@ async def _fetch_again(
     place = workspace / "fresh"
     place.mkdir()
     unpacked = await unpack_wheels(past_cache, wheels, workspace=place, files=files)
+    made = await _commit_all(unpacked, uv, files, context, fresh=True)
     notes = WheelNoteCache(uv.cache)
-    made = await _commit_all(unpacked, notes, context, fresh=True)
     await uv.clean_cache(
         wheel.name for wheel in wheels if notes.read(wheel.sha256).contents != doubts[wheel]
     )
@@ -144,7 +159,8 @@ async def _fetch_again(
 
 async def _commit_all(
     unpacked: Sequence[UnpackedWheel],
-    notes: WheelNoteCache,
+    uv: Uv,
+    files: Mapping[str, Path],
     context: OpContext,
     *,
     fresh: bool = False,
@@ -152,11 +168,14 @@ async def _commit_all(
     """Commit each wheel's layer; see :func:`_commit_layer`."""
     made: dict[Wheel, Layer | str] = {}
     limit = anyio.Semaphore(_THREADS)
+    notes = WheelNoteCache(uv.cache)
 
     async def commit_one(item: UnpackedWheel) -> None:
+        file = files.get(item.wheel.sha256)
+        size = file.stat().st_size if file else context.request.sizes.get(item.wheel.sha256, 0)
         async with limit:
             made[item.wheel] = await context.run_sync(
-                _commit_layer, item, notes, context, fresh=fresh
+                _commit_layer, item, size, notes, context, fresh=fresh
             )
 
     # The largest first, so that none runs alone at the end.
@@ -166,18 +185,22 @@ async def _commit_all(
             for number in order:
                 group.start_soon(commit_one, unpacked[number])
     except BaseExceptionGroup as failures:
-        raise unwrap_group(failures) from failures
+        error = unwrap_group(failures)
+        if isinstance(error, OversizedWheel):
+            await uv.clean_cache([error.name])
+        raise error from failures
     return made
 
 
 def _commit_layer(
-    item: UnpackedWheel, notes: WheelNoteCache, context: OpContext, *, fresh: bool
+    item: UnpackedWheel, size: int, notes: WheelNoteCache, context: OpContext, *, fresh: bool
 ) -> Layer | str:
     """Commit a wheel's layer, unless its files in uv's cache are in doubt.
 
     In that case return the digest of its contents, empty if they differ from those that were
-    verified. ``fresh`` means that uv unpacked and verified the wheel just now. Raises
-    :class:`InvalidWheel` if a fresh wheel does not match its own RECORD.
+    verified. ``fresh`` means that uv unpacked and verified the wheel just now; ``size`` is that of
+    its file, 0 if unknown. Raises :class:`InvalidWheel` if a fresh wheel does not match its own
+    RECORD, :class:`OversizedWheel` for a decompression bomb.
     """
     wheel = item.wheel
     how = digest_of(["wheel", LAYER_FORMAT, op_fields(wheel)])
@@ -185,6 +208,7 @@ def _commit_layer(
     try:
         # The diff ID of a known layer proves every byte; otherwise every file is compared.
         if fresh or how not in note.layers:
+            _reject_oversized_wheel(item, size)
             contents = item.examine()
             if fresh:
                 _reject_wrong_contents(wheel, contents)
@@ -208,6 +232,17 @@ def _commit_layer(
     if how not in note.layers:
         notes.write(wheel.sha256, replace(note, layers={**note.layers, how: summary.diff_id}))
     return layer
+
+
+def _reject_oversized_wheel(item: UnpackedWheel, size: int) -> None:
+    """Raise :class:`OversizedWheel` if the wheel expands more than any archive may."""
+    unpacked = sum(
+        os.lstat(os.path.join(directory, name)).st_size
+        for directory, _, names in os.walk(item.tree)
+        for name in names
+    )
+    if size and unpacked > limit_expansion(size):
+        raise OversizedWheel(item.wheel, size, unpacked)
 
 
 def _reject_wrong_contents(wheel: Wheel, contents: WheelContents) -> None:

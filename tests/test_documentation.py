@@ -106,6 +106,13 @@ def test_the_landing_page_links_to_every_page_for_users() -> None:
     assert [str(path) for path in pages if str(path) not in linked] == []
 
 
+def test_the_security_page_names_tests_that_exist() -> None:
+    names = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8")))
+    files = (ROOT / "tests").rglob("test_*.py")
+    defined = {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())}
+    assert names - defined == set()
+
+
 def test_references_to_decisions_name_a_heading() -> None:
     known = anchors(ROOT / "docs/architecture/decisions.md")
     wrong = []

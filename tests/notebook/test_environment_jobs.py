@@ -17,6 +17,7 @@ import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.procfs import find_namespace_members, read_command
+from danlu.jobs.local.file_exchange import may_unpickle
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.util.danlu_program import CONTEXT_VARIABLE
 from danlu.util.locks import lock_is_held
@@ -163,6 +164,8 @@ def test_a_cell_runs_on_replicas_in_the_environments_image(
     image = environment.directory.read_spec().image
     assert {item.digest for item in submission.images.values()} == {image}
     assert submission.directory == environment.project
+    assert submission.trusted
+    assert not may_unpickle(submission)
 
 
 def test_an_error_of_a_replica_names_the_line_of_the_cell(environment: NotebookEnvironment) -> None:

@@ -25,6 +25,7 @@ from danlu.engine.environment_directory import (
 )
 from danlu.engine.supervisor_spawn import SETTINGS_FILE
 from danlu.errors import UsageError
+from danlu.jobs.local.file_exchange import may_unpickle
 from danlu.jobs.types import ContainerImage, JobResult, JobView, Submission
 from danlu.notebook import environment_bridge
 from danlu.notebook.bundle import write_bundle
@@ -323,6 +324,14 @@ def test_results_are_passed_on_and_not_opened(kernel: Kernel, tmp_path: Path) ->
     variables.set_results(JobResult(view, data, {}), ["x"], every=False, trusted=True)
     assert kernel.receive() == ({"value": "", "size": len(data)}, data)
     assert not (tmp_path / "exploded").exists()
+
+
+def test_results_of_such_jobs_are_not_trusted_in_other_notebooks(tmp_path: Path) -> None:
+    job = Job(name="a", kind="PyTorchJob", replicas={})
+    submission = Submission(job, tmp_path, {"a": ContainerImage(IMAGE)}, trusted=True)
+    assert may_unpickle(submission)
+    labels = EnvironmentJobs(paths_of(tmp_path), "digits", IMAGE, tmp_path).labels
+    assert not may_unpickle(replace(submission, labels=labels))
 
 
 def test_an_image_that_was_not_built_here_gets_no_bridge(

@@ -478,6 +478,26 @@ def test_no_file_is_written_or_removed_through_a_link_there(
     assert (sides.there / "src/model.py").read_text() == "x = 22"
 
 
+def test_a_directory_that_becomes_a_link_meanwhile_is_not_entered(
+    sides: TwoSides, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    (sides.here / "src").mkdir()
+    (sides.here / "src/model.py").write_text("x = 1")
+    sides.copy().send_changes()
+
+    def swap_directory(data: bytes) -> None:
+        if b"plan" in data:  # after everything was listed
+            os.rename(sides.there / "src", victim)
+            (sides.there / "src").symlink_to(victim)
+
+    (sides.here / "src/model.py").write_text("x = 22")
+    sides.shell.cut = swap_directory
+    with pytest.raises(OutsideError, match="src is not a directory"):
+        sides.copy().send_changes()
+    assert [path.read_text() for path in victim.iterdir()] == ["x = 1"]
+
+
 def test_a_full_stage_of_links_is_removed_without_following_them(
     sides: TwoSides, tmp_path: Path
 ) -> None:

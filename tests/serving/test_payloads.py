@@ -10,6 +10,7 @@ import math
 import shutil
 import subprocess
 import sys
+import types
 import zlib
 from pathlib import Path
 from typing import Annotated, Any
@@ -737,3 +738,21 @@ def test_an_input_with_one_unknown_parameter_is_refused() -> None:
     assert convert_input({"a": 1}, schema) == {"x": {"a": 1}}
     with pytest.raises(InvalidInputError, match="object with x"):
         convert_input({"x": {}, "y": 1}, schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "about", "dtype"),
+    [
+        ([[0.5, 1.0]], {"type": "tensor"}, "float32"),
+        ([[1, 2]], {"type": "tensor"}, "int64"),
+        ([[0.5]], {"type": "tensor", "dtype": "float64"}, "float64"),
+        (np.array([0.5]), {"type": "tensor"}, "float64"),
+        ([[0.5, 1.0]], {"type": "array"}, "float64"),
+    ],
+)
+def test_fractions_become_a_tensor_as_in_torch(
+    value: Any, about: dict[str, str], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = types.SimpleNamespace(from_numpy=lambda array: array)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert convert_input({"x": value}, {"inputs": {"x": about}})["x"].dtype == dtype

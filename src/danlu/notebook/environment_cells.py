@@ -24,6 +24,7 @@ from danlu.commands.settings import Settings, load_settings
 from danlu.engine.environment_directory import KUBERNETES_ENGINE, EnvironmentDirectory
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.local.file_exchange import ENVIRONMENT_LABEL
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop, cells, jobs_magic
 from danlu.notebook.cell_code import check_code
@@ -41,9 +42,6 @@ from danlu.notebook.variables import missing_results_error, select_results
 from danlu.training.pod_template import pod_spec
 from danlu.util.human import format_size
 from danlu.util.paths import Paths
-
-#: The label of jobs of an environment's notebooks: the environment's name.
-ENVIRONMENT_LABEL = "environment"
 
 _GUIDE = "a notebook on this machine can: see `danlu kernel install`"
 
@@ -69,10 +67,6 @@ class EnvironmentJobs(LocalJobs):
             raise UsageError("jobs of an environment's notebook run in its image, with its project")
         # Values are pickled there, and unpickled in the kernel, which runs in the same image.
         return await super().submit(replace(submission, trusted=True))
-
-    async def result(self, name: str) -> JobResult:
-        """Return the result of a job, whose pickles are not loaded here."""
-        return replace(await super().result(name), trusted=False)
 
 
 class RemoteVariables:
@@ -195,6 +189,11 @@ class EnvironmentContext(NotebookContext):
     def log_file(self) -> Path:
         """Where this process reports its own failures."""
         return self._environment.directory / BRIDGE_LOG
+
+    def _find_displays(self, path: Path) -> tuple[Path, bool] | None:
+        found = super()._find_displays(path)
+        # They are shown where the environment's own code shows what it likes.
+        return None if found is None else (found[0], True)
 
     def jobs(self, on: str = "") -> JobBackend:
         """Return the jobs of the environment."""

@@ -105,10 +105,20 @@ class NotebookContext:
             logs=lambda name: jobs / name / "logs",
             place=self.served_directory,
             displays=DisplayReader(
-                lambda name: _find_displays(jobs / name),
+                lambda name: self._find_displays(jobs / name),
                 lambda data: CellOutput(publisher).show(data),
             ),
         )
+
+    def _find_displays(self, path: Path) -> tuple[Path, bool] | None:
+        """Return the file with the outputs of a local job, and whether the job is trusted."""
+        job = JobDirectory(path)
+        try:
+            file = file_exchange.display_file(job)
+            submission = job.read_submission()
+        except FileNotFoundError:
+            return None
+        return None if file is None else (file, file_exchange.may_unpickle(submission))
 
     @property
     def served_directory(self) -> Path | None:
@@ -145,16 +155,6 @@ class NotebookContext:
             for name, value in values.items()
             if isinstance(value, (str, int, float))
         }
-
-
-def _find_displays(path: Path) -> tuple[Path, bool] | None:
-    """Return the file with the outputs of a local job, and whether the job is trusted."""
-    job = JobDirectory(path)
-    try:
-        file = file_exchange.display_file(job)
-        return None if file is None else (file, file_exchange.may_unpickle(job.read_submission()))
-    except FileNotFoundError:
-        return None
 
 
 def read_job_cell(text: str, context: NotebookContext) -> Cell | None:

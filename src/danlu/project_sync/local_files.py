@@ -114,8 +114,10 @@ class LocalFiles:
             return None
         return FileState("file", digest.hex(), mode)
 
-    def find_excludes(self, paths: Iterable[str]) -> set[str]:
+    def find_excludes(self, paths: Collection[str]) -> set[str]:
         """Return the paths that do not belong to the project."""
+        if not paths:
+            return set()  # git is asked otherwise
         with ProjectTree(self.project) as tree:
             return find_ignored(tree, paths) - {LOCK_FILE}
 

@@ -31,7 +31,7 @@ _DIGEST = re.compile(rb"(\\?)([0-9a-f]{64})  \./(.+)")
 _INDEXED = re.compile(rb"(\d{1,9}) (.+)")
 _ESCAPES = {b"\\n": b"\n", b"\\r": b"\r", b"\\\\": b"\\"}
 _UNREADABLE = "unreadable"
-_MAX_OUTPUT = 1 << 30
+_MAX_OUTPUT = 256 << 20
 _MAX_NAMES = 200
 _MAX_SCRIPT_NAMES = 5000
 #: Seconds. A file that was changed this shortly before it was listed may change again without
@@ -166,7 +166,7 @@ class RemoteFiles:
     ) -> bytes:
         place = self._place
         with tempfile.TemporaryFile() as source:
-            source.write(os.fsencode(script + "#end"))
+            source.write(os.fsencode(script))
             source.seek(0)
             return self._run_script(
                 EVAL_SCRIPT, place.directory, source=source, target=target, limit=limit

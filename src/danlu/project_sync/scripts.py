@@ -30,10 +30,10 @@ find . \( -name .git -o -path ./{STAGE_NAME} \) -prune -o \
   \( -type f -o -type d -o -type l \) -exec stat -c '%f %s %Y %Z %i %n' {{}} + 2>/dev/null
 echo end"""
 
-#: Runs a script below the directory ``$1``, which it has read completely before it begins.
+#: Runs a script below the directory ``$1``.
 EVAL_SCRIPT = rf"""{_SETTINGS}cd -P -- "$1" || exit 1
 script=$(cat)
-case $script in *'#end') eval "$script" </dev/null;; *) exit 1;; esac"""
+eval "$script" </dev/null"""
 
 #: Prints digests of files, and what belongs to an index (``$1``) if a name has unusual letters.
 CONTENT_FUNCTIONS = r"""sum() { sha256sum -- "$@" 2>/dev/null; }

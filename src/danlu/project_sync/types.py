@@ -124,7 +124,9 @@ def is_private_name(name: str) -> bool:
 
     File systems of macOS ignore case and characters that are not visible.
     """
-    plain = "".join(letter for letter in name if unicodedata.category(letter) != "Cf").casefold()
+    if not name.isascii():
+        name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    plain = name.casefold()
     return plain == ".git" or plain.startswith(STAGE_NAME)
 
 

@@ -379,6 +379,9 @@ def _convert_array(name: str, value: Any, about: Mapping[str, Any]) -> Any:
         array = fit_array(numpy.asarray(value), dtype, name)
     else:
         array = make_array(value, dtype, name)
+        if about["type"] == "tensor" and dtype is None and array.dtype == numpy.float64:
+            # As torch.tensor does with Python's numbers, which the weights of a model must match.
+            array = fit_array(array, "float32", name)
     shape = about.get("shape")
     if shape is None and about.get("width") is not None:
         shape = [None, about["width"]]

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from danlu.errors import MachineError, OutsideError, UsageError
+from danlu.util.files import write_atomic
+from danlu.util.paths import Paths
 from danlu.util.process_activity import run_program
 from danlu.util.safe_paths import ProjectTree
 
@@ -312,14 +313,9 @@ class GitRules(IgnoreRules):
         }
         env.update(_GIT_VARIABLES)
         place = self._project / self._prefix
-        with tempfile.TemporaryDirectory(prefix="danlu-git-") as empty:
-            if not self._is_in_repository:
-                # git reads .gitignore for a repository only: give it one without any commit.
-                for name in ("objects", "refs"):
-                    Path(empty, name).mkdir()
-                Path(empty, "HEAD").write_text("ref: refs/heads/main\n")
-                env |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(place)}
-            done = run_program([*_GIT_COMMAND, *args], input=os.fsencode(input), env=env, cwd=place)
+        if not self._is_in_repository:
+            env |= {"GIT_DIR": str(_make_empty_repository()), "GIT_WORK_TREE": str(place)}
+        done = run_program([*_GIT_COMMAND, *args], input=os.fsencode(input), env=env, cwd=place)
         if done.returncode > 1:
             reason = done.stderr.decode(errors="replace").strip()
             if self._is_in_repository and re.search("not a git repo|run in a work tree", reason):
@@ -327,3 +323,16 @@ class GitRules(IgnoreRules):
                 return self._run_git(*args, input=input)
             raise OutsideError(f"git {args[0]} failed in {place}: {reason}")
         return [path for path in done.stdout.split(b"\0") if path]
+
+
+def _make_empty_repository() -> Path:
+    """Return a repository without commits, because git reads .gitignore for a repository only."""
+    directory = Paths.of().cache / "empty-repository"
+    try:
+        for name in ("objects", "refs"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
+        if not (directory / "HEAD").exists():
+            write_atomic(directory / "HEAD", b"ref: refs/heads/main\n")
+    except OSError as error:
+        raise OutsideError(f"cannot write {directory}: {error.strerror}") from error
+    return directory

@@ -71,7 +71,7 @@ class LocalJobs:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self._root = paths.jobs
-        self._labels = labels or {}
+        self.labels = labels or {}
         self._settings = msgspec.structs.replace(
             settings or SupervisorSettings("", "", ""),
             data=str(paths.data),
@@ -96,7 +96,7 @@ class LocalJobs:
         if same.status.exists() and not self._has_labels(same):
             raise UsageError(f"job {job.name} already exists", hint="choose another --name")
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
-        labels = {**submission.labels, **self._labels}
+        labels = {**submission.labels, **self.labels}
         submission = msgspec.structs.replace(submission, job=job, labels=labels)
         # Shielded: a caller that is interrupted still learns the name of a job that was started.
         with anyio.CancelScope(shield=True):
@@ -223,7 +223,7 @@ class LocalJobs:
         raise self._not_found_error(name)
 
     def _has_labels(self, job_dir: JobDirectory) -> bool:
-        return not self._labels or self._labels.items() <= job_dir.read_submission().labels.items()
+        return not self.labels or self.labels.items() <= job_dir.read_submission().labels.items()
 
     def _not_found_error(self, name: str) -> UsageError:
         existing = ", ".join(self._list_names())

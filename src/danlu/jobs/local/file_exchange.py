@@ -35,6 +35,9 @@ RESULT_FORM = "DANLU_RESULT_FORM"
 DISPLAY = "DANLU_DISPLAY_FILE"
 """Variable with the path to which the leader writes its displays."""
 
+#: The label of jobs that notebooks inside an environment started: the environment's name.
+ENVIRONMENT_LABEL = "environment"
+
 FILES_MOUNT = "/run/danlu-files"
 _RESULTS_MOUNT = "/run/danlu-results"
 _VALUE_NAME, _RAISED_NAME = "value", "raised"
@@ -134,8 +137,11 @@ def leader_of(submission: Submission) -> ReplicaId:
 def may_unpickle(submission: Submission) -> bool:
     """Return whether the replicas' results may be unpickled.
 
-    Earlier versions did not record it; there, processes are the user's own and may.
+    Earlier versions did not record it; there, processes are the user's own and may. Code in an
+    environment may have started its jobs without the user, and only its kernels open their results.
     """
+    if ENVIRONMENT_LABEL in submission.labels:
+        return False
     return not submission.images if submission.trusted is None else submission.trusted
 
 

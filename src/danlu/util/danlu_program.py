@@ -9,6 +9,8 @@ import sys
 CONTEXT_VARIABLE = "DANLU_CONTEXT"
 #: The context by which the user's machine knows this one, for commands in hints.
 CALLER_CONTEXT_VARIABLE = "DANLU_CALLER_CONTEXT"
+#: The directory there in which the command was typed.
+CALLER_DIRECTORY_VARIABLE = "DANLU_CALLER_DIRECTORY"
 #: This machine, with danlu's own engine.
 LOCAL_CONTEXT = "local"
 #: What selects danlu's directories; graphical programs do not have the variables of a shell.

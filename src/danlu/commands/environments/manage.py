@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from danlu.engine.ssh.ssh_config import host_name
 from danlu.errors import OutsideError, StoreError, UsageError
 from danlu.sandbox import userns
 from danlu.store import Store
-from danlu.util.danlu_program import LOCAL_CONTEXT
+from danlu.util.danlu_program import CALLER_DIRECTORY_VARIABLE, LOCAL_CONTEXT
 from danlu.util.files import remove_tree
 from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
@@ -190,7 +191,7 @@ def find_own_environment(target: Project | Path, paths: Paths) -> EnvironmentDir
             hint="name one that `danlu ps` lists, or start one with `danlu up --name NAME`",
         )
     raise UsageError(
-        f"no environment of {directory} found",
+        f"no environment of {os.environ.get(CALLER_DIRECTORY_VARIABLE, directory)} found",
         hint="name one that `danlu ps` lists, or start one with `danlu up`",
     )
 

@@ -21,6 +21,7 @@ from danlu.errors import OutsideError
 from danlu.project_sync.local_files import LOCK_FILE
 from danlu.util.danlu_program import (
     CALLER_CONTEXT_VARIABLE,
+    CALLER_DIRECTORY_VARIABLE,
     CONTEXT_VARIABLE,
     LOCAL_CONTEXT,
     PASSED_PREFIX,
@@ -166,6 +167,7 @@ class RemoteCommand:
         variables = {
             CONTEXT_VARIABLE: LOCAL_CONTEXT,
             CALLER_CONTEXT_VARIABLE: self._context,
+            CALLER_DIRECTORY_VARIABLE: str(self._project),
             "TERM": os.environ.get("TERM", ""),
         }
         program = program_script(_MODULE, *map(shlex.quote, arguments))

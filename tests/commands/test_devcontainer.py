@@ -155,6 +155,57 @@ def test_parts_of_keys_that_are_not_carried_over_are_listed(tmp_path: Path) -> N
     assert any("mounts were not carried over" in note for note in report.notes)
 
 
+def find_answer(directory: Path, text: str) -> dict[str, Any]:
+    """Return what the build file has of a ``devcontainer.json``, and what ``init`` lists."""
+    report, environment = convert(directory, text)
+    extensions = environment.find(VscodeExtensions)
+    return {
+        "image": environment.base.image,
+        "env": find_variables(environment),
+        "extensions": extensions.names if extensions else (),
+        "listed": report.text,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ('{"image": "x//y/*z*/", "name": ",]"}', {"image": "x//y/*z*/"}),
+        ('{"image": "x", "containerEnv": {"${localWorkspaceFolderBasename}": "x"}}', None),
+        ('{"image": "x", "containerEnv": {"A": 1, "B": true}}', {"env": {"A": "1", "B": "true"}}),
+        ('{"image": "x", "extensions": ["a.b"]}', {"extensions": ("a.b",)}),
+        # The CLI takes what jsonc-parser makes of a broken file; these are refused.
+        ('{"image": "a", "image": "b"}', "'image' occurs twice"),
+        ('{"image": "x", "init": true', "invalid JSON"),
+        ('{"image": "x" "init": true}', "invalid JSON"),
+        ('{"image": "x", "forwardPorts": [0x10]}', "invalid JSON"),
+        # A build file is the same on every machine: what depends on one is listed.
+        ('{"image": "x", "containerEnv": {"A": "${localEnv:NOPE:http://h.example:1}"}}', "A"),
+        ('{"image": "x", "containerEnv": {"A": "${localEnv:EMPTY:d}"}}', "A"),
+        ('{"image": "x", "containerEnv": {"A": "${env:HOME}"}}', "A"),
+        ('{"image": "x", "containerEnv": {"A": "${nope}"}}', "A"),
+        ('{"image": "x", "containerEnv": {"A": "${localEnv:NOPE:${localEnv:HOME}}"}}', "A"),
+        ('{"image": "x", "remoteEnv": {"A": "${containerEnv:NOPE:d}"}}', "A"),
+        ('{"image": "x", "containerEnv": {"C": null}}', "C"),
+    ],
+)
+def test_files_mean_what_the_dev_container_cli_says_or_are_refused_or_listed(
+    tmp_path: Path, text: str, right: dict[str, Any] | str | None
+) -> None:
+    """The answers of ``devcontainer read-configuration`` 0.89."""
+    if isinstance(right, str) and right != "A" and right != "C":
+        with pytest.raises(UsageError, match=right):
+            convert(tmp_path, text)
+        return
+    found = find_answer(tmp_path, text)
+    if isinstance(right, dict):
+        assert {name: found[name] for name in right} == right
+    else:
+        assert found["env"] == {}
+        name = right or "localWorkspaceFolderBasename"
+        assert any(name in line for line in found["listed"].splitlines() if "#" in line)
+
+
 def test_features_are_not_installed_with_a_note(tmp_path: Path) -> None:
     features = {"registry.example/devcontainers/features/node:1": {"version": "20"}}
     report, _ = convert(tmp_path, {"image": "debian:12", "features": features})

@@ -239,6 +239,8 @@ def _read_environment(key: str, value: Mapping[str, Any], state: _ReaderState) -
     for name, text in value.items():
         if text is None:
             state.skip(f"{key}.{name}", "null", "variables cannot be unset")
+        elif not name.isidentifier():
+            state.skip(f"{key}.{name}", text, "not the name of a variable")
         elif name == "PATH" and str(text).endswith(":${containerEnv:PATH}"):
             expanded = state.expand(f"{key}.PATH", text.removesuffix(":${containerEnv:PATH}"))
             if expanded:

@@ -690,7 +690,7 @@ def describe_package(name: str, *lines: str, state: str = "install ok installed"
     return "\n".join((f"Package: {name}", f"Status: {state}", "Version: 1.0", *lines))
 
 
-LIST = "deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages"
+LIST = "mirror.example_debian_dists_bookworm_main_binary-amd64_Packages"
 
 
 def write_lists(tree: Path, origin: str = "Debian", *, name: str = LIST) -> None:
@@ -723,7 +723,7 @@ def test_a_package_of_no_archive_is_named_and_not_written(trees: tuple[Path, Pat
         ("", "Debian", True),
         ("", "Ubuntu", True),
         ("", "Docker", False),
-        ("deb https://me:x@deb.debian.org/debian/ x main\n", "Docker", True),
+        ("deb https://me:x@mirror.example/debian/ x main\n", "Docker", True),
     ],
 )
 def test_archives_that_were_added_by_hand_are_told_from_the_image_s(

@@ -61,7 +61,7 @@ SECRET_FILES = [
         "channels:\n  - https://conda.corp/t/abc-123/main\n",
         "channel token (line 2)",
     ),
-    ("/etc/conda/x.yml", f"channels: ['https://conda.anaconda.org/t/me-{UUID}/x']\n", "channel"),
+    ("/etc/conda/x.yml", f"channels: ['https://conda.example/t/me-{UUID}/x']\n", "channel"),
     # clouds and hubs
     ("/root/.aws/config", "[default]\nregion = eu-west-1\n", "credentials"),
     ("/etc/profile.d/aws.sh", f"export AWS_SECRET_ACCESS_KEY={AWS}\n", "secret value (line 1)"),
@@ -145,7 +145,7 @@ OTHER_FILES = [
     ("/etc/mongod.conf", "security:\n  authorization: enabled\n"),
     ("/etc/nginx.conf", "ssl_certificate_key /etc/ssl/private/x.key;\nproxy_pass http://app;\n"),
     ("/etc/pip.conf", "[global]\nindex-url = https://pypi.corp:8443/simple\n"),
-    ("/etc/apt/sources.list", "deb https://deb.debian.org/debian bookworm main\n"),
+    ("/etc/apt/sources.list", "deb https://mirror.example/debian bookworm main\n"),
     ("/root/.condarc", "channels: [conda-forge, 'https://conda.corp/main']\n"),
     ("/root/.gitconfig", "[credential]\n\thelper = store\n[user]\n\temail = me@example.org\n"),
     ("/root/.gitconfig", '[url "git@github.com:"]\n\tinsteadOf = https://github.com/\n'),

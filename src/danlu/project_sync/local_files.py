@@ -73,7 +73,7 @@ class LocalFiles:
         return states, tuple(outside)
 
     def describe(self, path: str) -> FileState | None:
-        """Return what is at a path; None if there is nothing, or its directory is none."""
+        """Return what is at a path; None if it or its directory does not exist."""
         status = self._read_status(path)
         return None if status is None else self._describe_status(path, status)
 

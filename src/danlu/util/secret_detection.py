@@ -97,7 +97,7 @@ def _name_line(text: str, position: int) -> str:
 
 
 def _is_secret(kind: str, match: re.Match[str], path: str, is_code: bool) -> bool:
-    """Return whether the value of a match can be a secret, and is none of an example."""
+    """Return whether the value of a match can be a secret, and not the one of an example."""
     before = match[1]
     value = match[0][len(before) :].strip().strip("\"'")
     bound = max(0, match.start() - _MAX_CONTEXT)

@@ -73,7 +73,7 @@ def _is_known(path: Path, known: set[str]) -> bool:
     """Return whether a list is the distribution's, or that of an archive that the image names."""
     if any(path.name.startswith(f"{address}_") for address in known):
         return True
-    # deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages
+    # mirror.example_debian_dists_bookworm_main_binary-amd64_Packages
     place, separator, rest = path.name.partition("_dists_")
     release = f"{place}{separator}{rest.partition('_')[0]}"
     texts = (read_text(path.with_name(f"{release}_{name}")) for name in ("InRelease", "Release"))

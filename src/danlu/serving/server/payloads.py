@@ -222,8 +222,8 @@ def read_instances(rows: Sequence[Any], inputs: Mapping[str, Any]) -> Invocation
 def _read_csv(body: bytes, header: str, inputs: Mapping[str, Any]) -> Invocation:
     """Return the input of CSV (RFC 4180): with a header for MLflow, without for SageMaker.
 
-    ``header=present`` or ``absent`` says it. Else there is none if the first line has a number, and
-    one if it has the model's names, or a DataFrame is to have some.
+    ``header=present`` or ``absent`` says it. Otherwise a first line with a number is not a header;
+    one with the model's names is, and so is any other if a DataFrame needs names.
     """
     csv.field_size_limit(_MAX_FIELD)
     try:

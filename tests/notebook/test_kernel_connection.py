@@ -334,6 +334,8 @@ def test_results_of_such_jobs_are_not_trusted_in_other_notebooks(tmp_path: Path)
     assert not may_unpickle(replace(submission, labels=labels))
 
 
+@pytest.mark.real
+@pytest.mark.needs("busybox")
 def test_an_image_that_was_not_built_here_gets_no_bridge(
     environment: EnvironmentDirectory, tmp_path: Path
 ) -> None:

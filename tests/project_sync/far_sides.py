@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+import pytest
+
 from danlu.errors import OutsideError
 from danlu.project_sync.project_copy import ProjectCopy
 from danlu.project_sync.types import CopyPlace
@@ -77,6 +79,13 @@ class LocalShell:
             )
             (directory / name).chmod(0o755)
         return directory
+
+
+#: Whose programs the other side has. Tests with BusyBox run where it is installed.
+SHELLS = (
+    "gnu",
+    pytest.param("busybox", marks=[pytest.mark.real, pytest.mark.needs("busybox")]),
+)
 
 
 def install_busybox(directory: Path) -> Path:

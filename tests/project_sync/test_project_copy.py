@@ -12,12 +12,12 @@ import pytest
 
 from danlu.errors import OutsideError
 from danlu.project_sync.types import SyncReport, stays_inside
-from tests.project_sync.far_sides import TwoSides, install_busybox
+from tests.project_sync.far_sides import SHELLS, TwoSides, install_busybox
 
 _LONG = "deep/" * 20 + "file-with-a-name-of-more-than-a-hundred-bytes-together-with-its-directory"
 
 
-@pytest.fixture(params=["gnu", "busybox"])
+@pytest.fixture(params=SHELLS)
 def sides(request: pytest.FixtureRequest, tmp_path: Path) -> TwoSides:
     programs = install_busybox(tmp_path / "bin") if request.param == "busybox" else None
     return TwoSides(tmp_path, programs=programs)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.project_sync.far_sides import TwoSides, install_busybox
+from tests.project_sync.far_sides import SHELLS, TwoSides, install_busybox
 from tests.project_sync.random_edits import EditedSides, kill_after
 
 #: Of each check with each shell; together 1,000 in the slow tests.
@@ -92,13 +92,14 @@ def test_a_fetch_may_be_killed_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", [edit_both_sides, edit_one_side])
-@pytest.mark.parametrize("shell", ["gnu", "busybox"])
+@pytest.mark.parametrize("shell", SHELLS)
 def test_no_content_is_lost_or_made_up(check: object, shell: str, tmp_path: Path) -> None:
     run_rounds(check, shell, tmp_path, range(_QUICK_ROUNDS))
 
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.needs("busybox")
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("check", [edit_both_sides, edit_one_side])
 def test_no_content_is_lost_in_many_rounds(check: object, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _TEXTS = {
     "editable": "{files}",
     "exclude": "{files}/excludes.txt",
     "exclude-newer": "2100-01-01",
+    "uploaded-prior-to": "2100-01-01",
     "exists-action": "w",
     "extra-index-url": "file://{files}/more/simple",
     "find-links": "file://{files}/more",

@@ -35,7 +35,7 @@ import random, sys, time
 out, chance = sys.stdout.buffer, random.Random(int(sys.argv[1]))
 began = time.monotonic()
 for line in range(6250):
-    out.write(b"%d " % line + chance.randbytes(40).replace(b"\\n", b"") + b"\\n")
+    out.write(b"%d " % line + chance.randbytes(40).translate(None, b"\\r\\n") + b"\\n")
     if line % 25 == 0:
         out.flush()
         time.sleep(max(0, began + line / 1250 - time.monotonic()))
@@ -85,7 +85,7 @@ def _digest_of_rank(rank: int) -> str:
     chance = random.Random(rank)
     numbers = range(6250)
     return _hash_pieces(
-        b"%d " % line + chance.randbytes(40).replace(b"\n", b"") + b"\n" for line in numbers
+        b"%d " % line + chance.randbytes(40).translate(None, b"\r\n") + b"\n" for line in numbers
     )
 
 

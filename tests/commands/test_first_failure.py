@@ -13,6 +13,7 @@ import pytest
 from danlu.commands.jobs.first_failure import explain_first_failure
 from danlu.commands.jobs.report import summarize_job
 from danlu.commands.jobs.results import ReplicaError, find_causing_error
+from danlu.errors import OutsideError
 from danlu.jobs.types import LogLine, ReplicaView
 from danlu.training.types import FirstFailure
 
@@ -216,6 +217,18 @@ def test_another_exit_code_than_that_of_an_exception_is_shown_with_the_error() -
     lines = printed("Fatal Python error: Segmentation fault")
     found = find_first([ended(0, 1.01, code=139)], lines)[1]
     assert found == "Fatal Python error: Segmentation fault; exit code 139 (as after SIGSEGV)"
+
+
+def test_a_job_can_be_shown_without_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = FirstFailure(replica(0), exit_code=1, time=START + timedelta(seconds=1))
+    failed = view("Failed", ended(0, 1.01), first=first)
+    jobs = FakeJobs(demo=JobScript([failed]))
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OutsideError("pods/log is forbidden")
+
+    monkeypatch.setattr(jobs, "logs", refuse)
+    assert anyio.run(explain_first_failure, jobs, failed) is failed
 
 
 def test_the_view_of_a_running_job_is_left_alone() -> None:

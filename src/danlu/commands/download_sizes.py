@@ -31,7 +31,7 @@ _CPU_REQUIREMENTS = {
 }
 
 
-class Download(msgspec.Struct, frozen=True):
+class PendingDownload(msgspec.Struct, frozen=True):
     """A file, or the packages of one apt step, that this machine lacks; ``size`` in bytes."""
 
     name: str
@@ -47,22 +47,24 @@ def lock_sizes(lock: FunctionLock | None) -> dict[str, int]:
     return sizes | {package.sha256: package.size for package in conda}
 
 
-def find_download(op: Op, sizes: Mapping[str, int], paths: Paths) -> Download | None:
+def find_download(op: Op, sizes: Mapping[str, int], paths: Paths) -> PendingDownload | None:
     """Return what executing ``op`` downloads; None for nothing, or if the size is unknown."""
     match op:
         case AptInstall() | Bootstrap():
             cache = DebCache(paths.cache / "apt" / "debs")
             missing = [deb for deb in op.packages if not cache.path(deb).exists()]
             names = missing[0].name if len(missing) == 1 else f"{len(missing)} system packages"
-            found = Download(names, sum(deb.size for deb in missing))
+            found = PendingDownload(names, sum(deb.size for deb in missing))
         case Wheel() if op.source.kind in ("index", "url"):
             digest = op.sha256.removeprefix("sha256:")
             fetched = (paths.cache / "uv" / "fetched" / digest).exists()
-            found = Download(op.name, 0 if fetched else sizes.get(op.sha256, 0))
+            found = PendingDownload(op.name, 0 if fetched else sizes.get(op.sha256, 0))
         case CondaPackage() | UnpackArchive():
             size = op.size if isinstance(op, UnpackArchive) else sizes.get(op.sha256, 0)
             name = op.name if isinstance(op, CondaPackage) else op.path.rpartition("/")[2]
-            found = Download(name, 0 if is_fetched(op.sha256, paths.cache / "http") else size)
+            found = PendingDownload(
+                name, 0 if is_fetched(op.sha256, paths.cache / "http") else size
+            )
         case _:
             return None
     return found if found.size else None
@@ -70,7 +72,7 @@ def find_download(op: Op, sizes: Mapping[str, int], paths: Paths) -> Download | 
 
 def find_downloads(
     ops: Iterable[Op], lock: FunctionLock | None, paths: Paths
-) -> tuple[Download, ...]:
+) -> tuple[PendingDownload, ...]:
     """Return what executing ``ops`` downloads, the largest first."""
     sizes = lock_sizes(lock)
     found = [download for op in ops if (download := find_download(op, sizes, paths)) is not None]
@@ -78,7 +80,7 @@ def find_downloads(
 
 
 def describe_downloads(
-    downloads: Sequence[Download], lock: FunctionLock | None, config: Configuration
+    downloads: Sequence[PendingDownload], lock: FunctionLock | None, config: Configuration
 ) -> Iterator[str]:
     """Say how much will be downloaded, what of it is largest, and whether it is CUDA for nobody."""
     total = sum(download.size for download in downloads)

@@ -33,7 +33,7 @@ class CondaEnvironmentFile(msgspec.Struct, frozen=True):
     variables: Mapping[str, str] = {}
 
 
-class _Line(str):
+class _NumberedText(str):
     """A text with the number of its line."""
 
     number = 1
@@ -50,7 +50,7 @@ def parse_environment_file(text: str, name: str) -> CondaEnvironmentFile:
 
     Raises :class:`UsageError`, with the line, for what conda refuses and for what is not supported.
     """
-    root = _compose(text, name, None)
+    root = _compose_yaml(text, name, None)
     try:
         file = msgspec.convert(_to_value(root), _FileSchema)
     except msgspec.ValidationError as error:
@@ -64,25 +64,27 @@ def parse_environment_file(text: str, name: str) -> CondaEnvironmentFile:
         if "$" in channel:
             raise UsageError(
                 f"{name}: channel {channel} has a variable",
-                span=Span(name, _number(channel)),
+                span=Span(name, _line_number(channel)),
                 hint="write its address, or define the channel in .condarc",
             )
     specs: list[tuple[int, str]] = []
     pip: tuple[str, ...] = ()
     for item in file.dependencies or ():
         if isinstance(item, str):
-            specs.append((_number(item), item.strip()))
+            specs.append((_line_number(item), item.strip()))
         else:
             # As in conda, the last of several lists counts, and a string is a list of one.
             lines = item.get("pip")
             pip = (lines,) if isinstance(lines, str) else lines or ()
     # conda's documentation writes `-r file:requirements.txt`.
-    numbered = tuple((_number(line), _FILE_URL.sub(r"\1", line.strip(), count=1)) for line in pip)
+    numbered = tuple(
+        (_line_number(line), _FILE_URL.sub(r"\1", line.strip(), count=1)) for line in pip
+    )
     return CondaEnvironmentFile(file.channels, tuple(specs), numbered, file.variables)
 
 
-def _number(line: str) -> int:
-    return line.number if isinstance(line, _Line) else 1
+def _line_number(line: str) -> int:
+    return line.number if isinstance(line, _NumberedText) else 1
 
 
 def _to_value(node: yaml.Node | None) -> Any:
@@ -96,7 +98,7 @@ def _to_value(node: yaml.Node | None) -> Any:
         return None
     if node.style is None and _NOT_TEXT.fullmatch(node.value):
         return True if node.value[0] in "tTfF" else 0.0  # for the message: neither is accepted
-    line = _Line(node.value)
+    line = _NumberedText(node.value)
     line.number = node.start_mark.line + 1
     return line
 
@@ -116,11 +118,11 @@ def parse_yaml(text: str, name: str, span: Span | None = None) -> Any:
 
     Raises :class:`UsageError`, with the line of ``name`` unless ``span`` is given.
     """
-    root = _compose(text, name, span)
+    root = _compose_yaml(text, name, span)
     return None if root is None else yaml.BaseLoader("").construct_document(root)
 
 
-def _compose(text: str, name: str, span: Span | None) -> yaml.Node | None:
+def _compose_yaml(text: str, name: str, span: Span | None) -> yaml.Node | None:
     """Return the only document of a YAML text; duplicate keys and aliases are errors."""
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)

@@ -171,7 +171,7 @@ class _StageTranslator:
                 try:
                     self._translate_instruction(item)
                 except UnknownVariableError as unknown:
-                    self._skip(item, f"the base image may set ${unknown}")
+                    self._list_untranslated(item, f"the base image may set ${unknown}")
         draft.environment = {**self.scope.environment}
         path = draft.environment.pop("PATH")
         if path != BASE_PATH:
@@ -181,7 +181,7 @@ class _StageTranslator:
         last = self.last if draft is self.conversion.main else {}
         for item in (*self.new_directories.values(), *last.values()):
             reason = "commands start in the project, at /workspace"
-            self._skip(item, "use config.owner()" if item.name == "USER" else reason)
+            self._list_untranslated(item, "use config.owner()" if item.name == "USER" else reason)
         draft.steps = [
             self._render_run(step) if isinstance(step, _KeptRun) else step for step in self.steps
         ]
@@ -213,9 +213,9 @@ class _StageTranslator:
         elif item.name == "ENTRYPOINT":
             self.entrypoint = [*([] if item.json or not item.args else self.shell), *item.args]
         else:
-            self._skip(item, _REASONS.get(item.name, "no equivalent"))
+            self._list_untranslated(item, _REASONS.get(item.name, "no equivalent"))
 
-    def _skip(self, item: DockerfileInstruction, reason: str) -> None:
+    def _list_untranslated(self, item: DockerfileInstruction, reason: str) -> None:
         self.conversion.dockerfile.skip(item, reason)
 
     def _expand_text(self, item: DockerfileInstruction, text: str) -> str:
@@ -229,13 +229,13 @@ class _StageTranslator:
         values = {}
         for name, text, _ in zip(*[iter(item.args)] * 3, strict=True):
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-                self._skip(item, f"{name or 'an empty name'} is not a variable")
+                self._list_untranslated(item, f"{name or 'an empty name'} is not a variable")
                 return
             values[name] = self._expand_text(item, text)
         path = values.get("PATH", BASE_PATH)
         others = "".join(value for name, value in values.items() if name != "PATH")
         if BASE_PATH in others or not re.fullmatch(rf"(?:[^:{BASE_PATH}]+:)*{BASE_PATH}", path):
-            self._skip(item, "only directories before the PATH of the image are kept")
+            self._list_untranslated(item, "only directories before the PATH of the image are kept")
             return
         self.scope.environment.update(values)
 
@@ -247,10 +247,10 @@ class _StageTranslator:
         text = _make_script(item)
         mounts, keywords, problem = _read_run_flags(item.flags)
         if problem:
-            self._skip(item, f"{problem}: not done")
+            self._list_untranslated(item, f"{problem}: not done")
             return
         if text is None:
-            self._skip(item, "a script of another program: not done")
+            self._list_untranslated(item, "a script of another program: not done")
             return
         bound = {
             self._resolve_path(mount["target"]): self._locate_source(mount["source"])
@@ -263,17 +263,17 @@ class _StageTranslator:
             self.draft.requirements += installed.requirements
             if installed.system and installed.recommends:
                 reason = "packages that are only recommended are not installed: name those you need"
-                self._skip(item, reason)
+                self._list_untranslated(item, reason)
             return
         if bound:
-            self._skip(item, "a bind mount: not done")
+            self._list_untranslated(item, "a bind mount: not done")
             return
         if mounts["cache"]:
-            self._skip(item, "a cache mount: its files stay in the image")
+            self._list_untranslated(item, "a cache mount: its files stay in the image")
         if self.user not in _ROOT:
-            self._skip(item, f"runs as root, not as {self.user}")
+            self._list_untranslated(item, f"runs as root, not as {self.user}")
         if not item.json and posixpath.basename(self.shell[0]) not in _POSIX_SHELLS:
-            self._skip(item, f"a command of {self.shell[0]}: not done")
+            self._list_untranslated(item, f"a command of {self.shell[0]}: not done")
             return
         if _PYTHON_PATHS.search(text) or _PYTHON_TOOLS.search(text):
             self.needs_pip = True
@@ -367,7 +367,7 @@ class _StageTranslator:
         flags = dict(flag.partition("=")[::2] for flag in item.flags)
         unknown = flags.keys() - {"--from", "--link", "--chown", "--chmod"}
         if unknown or "$" in flags.get("--from", ""):
-            self._skip(item, f"{', '.join(sorted(unknown)) or '--from'}: not done")
+            self._list_untranslated(item, f"{', '.join(sorted(unknown)) or '--from'}: not done")
             return
         if not item.json and any(re.search(r"\s", word) for word in item.args):
             raise self.conversion.dockerfile.make_error(
@@ -385,7 +385,7 @@ class _StageTranslator:
         if target.endswith("/") or posixpath.basename(target) in (".", ".."):
             place = place.rstrip("/") + "/"
         if re.match("/(dev|proc|sys)(/|$)", place):
-            self._skip(item, "the directory belongs to the kernel: not done")
+            self._list_untranslated(item, "the directory belongs to the kernel: not done")
             return
         origin = self._find_origin(item, flags.get("--from", ""))
         if origin is None:
@@ -398,7 +398,7 @@ class _StageTranslator:
             problem = "" if origin else self._find_copy_problem(item.name, source)
             if problem or re.search(r"\*\*|[\[\\]", source):
                 reason = problem or "Docker understands the pattern differently"
-                self._skip(item, f"{source}: {reason}")
+                self._list_untranslated(item, f"{source}: {reason}")
                 continue
             name = posixpath.normpath("/" + source.lstrip("/"))
             if not origin:
@@ -409,11 +409,11 @@ class _StageTranslator:
                 self.copied.pop(end, None)
                 self.copied[end] = name
             elif re.search(r"[*?]", name):
-                self._skip(item, _PATTERN_REASON)
+                self._list_untranslated(item, _PATTERN_REASON)
             self.steps.append(DraftCall("io.copy", (name, place), origin))
         if flags.keys() & {"--chown", "--chmod"}:
             reason = "owner and mode of the files are those of the environment and the project"
-            self._skip(item, reason)
+            self._list_untranslated(item, reason)
 
     def _locate_source(self, source: str) -> str:
         """Return the path in the project of a path in the build context, which has no parent."""
@@ -469,7 +469,7 @@ class _StageTranslator:
             return (("image", reference),)
         self.conversion.read.add(stage.index)
         if stage.image == "scratch":
-            self._skip(item, f"stage {stage.title} starts from scratch: not done")
+            self._list_untranslated(item, f"stage {stage.title} starts from scratch: not done")
             return None
         if not stage.changes_files:
             return (("image", stage.image),)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from danlu.errors import DanluError
 from danlu.jobs.types import JobBackend, JobView, LogLine, ReplicaView
 from danlu.training.types import FirstFailure, ReplicaId
 from danlu.util.sanitize import strip_control_sequences
@@ -91,9 +92,12 @@ async def explain_first_failure(jobs: JobBackend, view: JobView) -> JobView:
         return view
     attempts = _list_ended_attempts(view, first, first.time)
     lines: dict[ReplicaId, list[LogLine]] = {id: [] for id in attempts}
-    async for line in jobs.logs(view.name, replicas=list(attempts), tail=_MAX_LINES_SEARCHED):
-        if line.replica in attempts and line.attempt == attempts[line.replica].attempt:
-            lines[line.replica].append(line)
+    try:
+        async for line in jobs.logs(view.name, replicas=list(attempts), tail=_MAX_LINES_SEARCHED):
+            if line.replica in attempts and line.attempt == attempts[line.replica].attempt:
+                lines[line.replica].append(line)
+    except DanluError:
+        return view  # such as for a user who may read jobs of a cluster, but no logs
     failures = [read_failure(replica, lines[id]) for id, replica in attempts.items()]
     found = _choose_first_failure(first, [failure for failure in failures if failure is not None])
     status = msgspec.structs.replace(view.status, first_failure=found)

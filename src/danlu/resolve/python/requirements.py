@@ -351,14 +351,18 @@ class _RequirementCollector:
             self.add(
                 entry.value, entry.base, where, constraint=entry.constraint, hashes=entry.hashes
             )
-        elif entry.option in ("--requirement", "--constraint") and entry.included is None:
+        elif entry.option in ("--requirement", "--constraint") and entry.included_file is None:
             raise ResolveError(
                 f"cannot include a remote requirements file: {mask_credentials(entry.value)}",
                 span=where,
                 hint="download it into the project, so that its content is locked",
             )
-        elif entry.option == "--requirement" and entry.included and entry.value.endswith(".toml"):
-            self.add_file(entry.included)
+        elif (
+            entry.option == "--requirement"
+            and entry.included_file
+            and entry.value.endswith(".toml")
+        ):
+            self.add_file(entry.included_file)
         elif entry.option in FORMAT_OPTIONS:
             self._limit_formats(entry, where)
         elif entry.option not in _KNOWN_OPTIONS:

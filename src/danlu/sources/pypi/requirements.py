@@ -99,7 +99,7 @@ class RequirementLine(msgspec.Struct, frozen=True):
     constraint: bool = False
 
     @property
-    def included(self) -> Path | None:
+    def included_file(self) -> Path | None:
         """The file that the line includes; None for other lines and for URLs."""
         if self.option not in _INCLUDING or "://" in self.value:
             return None
@@ -242,9 +242,9 @@ def read_lines(
                 entries = _parse_line(line, file, number, base) if line else ()
             for entry in entries:
                 yield replace(entry, constraint=constraint)
-                if entry.included is not None:
+                if entry.included_file is not None:
                     nested = entry.option == "--constraint"
-                    yield from follow(entry.included, base, span, (*outer, file), nested)
+                    yield from follow(entry.included_file, base, span, (*outer, file), nested)
 
     yield from follow(Path(os.path.abspath(file)), base, None, (), constraint=False)
 
@@ -328,7 +328,7 @@ def attach_span(where: Span | None) -> Iterator[None]:
 
 def list_included_files(path: Path, project: Path) -> tuple[Path, ...]:
     """Return ``path`` and all files it includes, absolute, each once."""
-    others = [entry.included for entry in read_requirements(path, project)]
+    others = [entry.included_file for entry in read_requirements(path, project)]
     files = (Path(os.path.abspath(path)), *(other for other in others if other is not None))
     return tuple(dict.fromkeys(files))
 
@@ -441,8 +441,8 @@ def iter_uv_projects(packages: PythonPackages, project: Path) -> Iterator[tuple[
         declared.append(project / packages.requirements)
     pending: list[Path] = []
     for entry, _ in read_declared(packages, project):
-        if entry.option == "--requirement" and entry.included and _is_pyproject(entry.value):
-            declared.append(entry.included)
+        if entry.option == "--requirement" and entry.included_file and _is_pyproject(entry.value):
+            declared.append(entry.included_file)
         elif entry.option in ("", "--editable"):
             reference = parse_reference(entry.value, entry.base)
             if reference is not None and reference.kind == "directory" and reference.path:

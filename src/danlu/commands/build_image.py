@@ -33,7 +33,7 @@ from danlu.environment.conda import CondaPackages, strip_channel
 from danlu.environment.image_layout import make_scheme
 from danlu.environment.requirements import list_system_packages
 from danlu.errors import MachineError, UsageError
-from danlu.graph.ops import Merge
+from danlu.graph.ops import Bootstrap, Merge
 from danlu.graph.progress import Ended, Message
 from danlu.graph.types import Graph, Vertex
 from danlu.sandbox import userns
@@ -145,7 +145,10 @@ def _prepare_plan(
         unsolved, plan.request, store=store, paths=paths, config=config
     )
     plan = replace(plan, unsolved=unsolved, prefetched=running.enter_context(prefetch))
-    downloads = find_downloads((vertex.op for vertex in unsolved), lock, paths)
+    # Whether apt's layers exist is known only when what is below them is solved.
+    ops = [vertex.op for vertex in unsolved]
+    is_new = any(isinstance(op, Bootstrap) for op in ops)
+    downloads = find_downloads((op for op in ops if is_new or not op.reads_inputs), lock, paths)
     for line in describe_downloads(downloads, lock, config):
         request.progress(Message(line, time.monotonic() - request.started))
     return plan

@@ -10,7 +10,6 @@ import msgspec
 
 from danlu.graph.ops import AptInstall, Bootstrap, CondaPackage, Op, UnpackArchive, Wheel
 from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
-from danlu.sources.apt.deb_cache import DebCache
 from danlu.sources.http import is_fetched
 from danlu.util.human import format_size
 from danlu.util.paths import Paths
@@ -51,7 +50,9 @@ def find_download(op: Op, sizes: Mapping[str, int], paths: Paths) -> PendingDown
     """Return what executing ``op`` downloads; None for nothing, or if the size is unknown."""
     match op:
         case AptInstall() | Bootstrap():
-            cache = DebCache(paths.cache / "apt" / "debs")
+            from danlu.sources.apt import user_deb_cache  # with all of apt, which few builds need
+
+            cache = user_deb_cache(paths)
             missing = [deb for deb in op.packages if not cache.path(deb).exists()]
             names = missing[0].name if len(missing) == 1 else f"{len(missing)} system packages"
             found = PendingDownload(names, sum(deb.size for deb in missing))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.commands.serve_image import require_server
-from danlu.engine.environment_directory import EMBEDDED_ENGINE
+from danlu.engine.registry import find_engine
 
 if TYPE_CHECKING:
     from danlu.commands.serve_options import ServeOptions
@@ -23,7 +23,7 @@ def serve_model(name: str, options: ServeOptions, *, settings: Settings, progres
     """
     require_server(name, settings)
     with tempfile.TemporaryDirectory(prefix="danlu-serve-") as empty:
-        if settings.engine == EMBEDDED_ENGINE:
+        if find_engine(settings.engine).features.runs_programs:
             from danlu.commands.run import run_command
 
             return run_command(

@@ -18,15 +18,15 @@ from danlu.commands.environments.apt_origins import find_apt_packages
 from danlu.commands.environments.build_lines import render_build_lines
 from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
 from danlu.commands.environments.docker_changes import open_container_changes
+from danlu.commands.environments.engine_commands import load_engine_commands
 from danlu.commands.environments.file_changes import UnreproducedChange, list_sockets
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
-    KUBERNETES_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
 )
 from danlu.engine.environment_image import find_environment_image
+from danlu.engine.registry import find_engine
 from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.environment.image_layout import HOME
 from danlu.errors import OutsideError, UsageError
@@ -77,10 +77,10 @@ def commit_environment(
     build file to write to, :class:`OutsideError` if files change while they are read.
     """
     spec = environment.read_spec()
-    if spec.engine == KUBERNETES_ENGINE:
+    if not find_engine(spec.engine).features.keeps_files:
         raise UsageError(
-            f"cannot commit {environment.name}: Kubernetes gives no access to the layer in which a"
-            " pod's changes are",
+            f"cannot commit {environment.name}: the {spec.engine} engine gives no access to the"
+            " layer in which changes are",
             hint="make the changes in an environment of another engine, or write them in the build"
             " file",
         )
@@ -106,7 +106,7 @@ def _open_changes(
     environment: EnvironmentDirectory, spec: EnvironmentSpec
 ) -> Iterator[_WriteChanges]:
     """Yield a function that copies the writable layer to a new directory."""
-    if spec.engine == EMBEDDED_ENGINE:
+    if load_engine_commands(spec.engine) is None:
         yield partial(_copy_upper, environment.upper)
         return
     with open_container_changes(environment) as write_changes:

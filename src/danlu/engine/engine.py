@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from danlu.engine.docker.stopped_container import AttachedContainer
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.types import EnvironmentContainer
 from danlu.util.config import Configuration, NetworkName
 from danlu.util.paths import Paths
+
+if TYPE_CHECKING:
+    from danlu.engine.engine_commands import EngineCommands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +61,14 @@ class Engine:
     name: str
     features = EngineFeatures()
 
+    def load_commands(self) -> EngineCommands:
+        """Return what commands do for it."""
+        from danlu.engine.engine_commands import EngineCommands
+
+        return EngineCommands()
+
     def open_starter(
-        self, paths: Paths, config: Configuration, restarted: AttachedContainer | None
+        self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
     ) -> ContainerStarter:
         """Return what starts containers in this process, before its event loop runs.
 

@@ -15,12 +15,12 @@ from danlu.commands.environments.apt_origins import AptPackages
 from danlu.commands.environments.conda_changes import CondaChange, find_conda_changes
 from danlu.commands.environments.file_changes import (
     ChangedFile,
-    UnreproducedChange,
     find_file_changes,
 )
 from danlu.commands.environments.python_changes import PythonChange, find_python_changes
 from danlu.commands.environments.system_changes import SystemChanges, find_system_changes
 from danlu.commands.environments.xattr_commands import find_xattr_problem
+from danlu.engine.layer_changes import UnreproducedChange
 from danlu.sandbox.layer_view import LayerView
 
 

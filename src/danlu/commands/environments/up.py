@@ -14,7 +14,7 @@ import msgspec
 from danlu.commands.build_cache import list_dependencies, lookup_environment
 from danlu.commands.driver_check import check_driver
 from danlu.commands.environments.discarded_changes import describe_discarded_changes
-from danlu.commands.environments.engine_commands import load_engine_commands
+from danlu.commands.environments.engine_host import create_engine_host
 from danlu.commands.environments.jupyter import connect_notebooks, replace_taken_port
 from danlu.commands.environments.manage import (
     check_new_name,
@@ -138,10 +138,9 @@ def start_environment(
         )
         notes: list[str] = []
         if existing is not None and options.recreate:
-            commands = load_engine_commands(engine)
-            if commands is not None:
-                # If this fails, the old environment is still there.
-                commands.deliver_image(wanted.image, engine, settings, progress)
+            # If this fails, the old environment is still there.
+            commands = find_engine(engine).load_commands()
+            commands.deliver_image(wanted.image, create_engine_host(settings, progress))
             stop_environment(environment, grace=options.grace)
             notes += filter(None, [describe_discarded_changes(environment)])
             remove_environment(environment, settings, keep_image=wanted.image)
@@ -279,9 +278,9 @@ def _start_supervisor(
 
     What this machine could not provide is added to ``notes``.
     """
-    commands = load_engine_commands(environment.read_spec().engine)
-    if commands is not None and not environment.is_running():
-        commands.prepare_container(environment, settings, progress)
+    if not environment.is_running():
+        commands = find_engine(environment.read_spec().engine).load_commands()
+        commands.prepare_container(environment, create_engine_host(settings, progress))
     started = start_supervisor(environment, settings.paths)
     if started:
         notes += environment.read_state().warnings

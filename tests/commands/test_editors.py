@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.environments.editors import (
+from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.environments.editors import (
     EditorTarget,
     environment_target,
     format_editor_uri,
     open_editor,
 )
-from danlu.commands.settings import load_settings
-from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.errors import OutsideError
 from danlu.util.paths import Paths
+from danlu.util.settings import load_settings
 
 TARGET = EditorTarget("digits.danlu", "/workspace")
 

@@ -18,13 +18,12 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from danlu.commands.environments.jupyter import BRIDGE_LOG
-from danlu.commands.jobs.results import list_returned_names
-from danlu.commands.settings import Settings, load_settings
 from danlu.engine.environment_directory import KUBERNETES_ENGINE, EnvironmentDirectory
+from danlu.environments.jupyter import BRIDGE_LOG
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.file_exchange import ENVIRONMENT_LABEL
+from danlu.jobs.results import list_returned_names
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop, cells, jobs_magic
 from danlu.notebook.cell_code import check_code
@@ -42,6 +41,7 @@ from danlu.notebook.variables import missing_results_error, select_results
 from danlu.training.pod_template import pod_spec
 from danlu.util.human import format_size
 from danlu.util.paths import Paths
+from danlu.util.settings import Settings, load_settings
 
 _GUIDE = "a notebook on this machine can: see `danlu kernel install`"
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.jobs.backends import select_backend
-from danlu.commands.settings import Settings, load_settings
 from danlu.errors import UsageError
+from danlu.jobs.backends import select_backend
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import JobBackend
@@ -45,6 +44,7 @@ from danlu.notebook.subprocesses import (
 from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView
 from danlu.notebook.types import Cell, VariableStore
 from danlu.notebook.variables import UserNamespace
+from danlu.util.settings import Settings, load_settings
 
 _VARIABLE = re.compile(r"\{([^\W\d]\w*)\}")
 

@@ -83,7 +83,7 @@ class DockerEngine:
     ) -> DockerContainer:
         """Start the environment's container, which is created if needed.
 
-        The settings must have been prepared (:mod:`danlu.commands.environments.docker`). Raises
+        The settings must have been prepared (:mod:`danlu.environments.docker`). Raises
         :class:`~danlu.errors.DanluError` if it could not be started.
         """
         settings = self._add_seccomp(read_settings(environment))

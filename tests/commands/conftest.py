@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from danlu.engine.settings import Settings
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 
 @pytest.fixture

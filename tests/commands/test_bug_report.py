@@ -16,11 +16,11 @@ from danlu.diagnosis.bug_report.bundle import ReportHeader, read_bundle, write_b
 from danlu.diagnosis.bug_report.collect import CollectedReport, collect_report
 from danlu.diagnosis.bug_report.reproduce import compare_machines, unpack_report
 from danlu.diagnosis.doctor import DoctorCheck
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
 from danlu.project.project import Project
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 SECRET = "hunter2hunter2"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.settings import load_settings
 from danlu.environments.editors import (
     EditorTarget,
     environment_target,
@@ -16,7 +17,6 @@ from danlu.environments.editors import (
 )
 from danlu.errors import OutsideError
 from danlu.util.paths import Paths
-from danlu.util.settings import load_settings
 
 TARGET = EditorTarget("digits.danlu", "/workspace")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from danlu.engine.settings import load_settings
 from danlu.errors import ChecksumError, OutsideError, UsageError
 from danlu.image import file_trees
 from danlu.image.diff import compare_files, compare_images
@@ -30,7 +31,6 @@ from danlu.oci.layout import read_layout
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.sandbox.emulation import host_platform, read_image_platform
 from danlu.store import Layer, Store, StoredImage
-from danlu.util.settings import load_settings
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from danlu.engine.settings import Settings, load_settings
 from danlu.errors import OutsideError, UsageError
 from danlu.image.login import login, parse_login_registry
 from danlu.oci.registry import RegistryCredentials, find_docker_credentials
 from danlu.oci.registry.credential_store import CredentialStore
 from danlu.oci.registry.credentials import CredentialHelperError
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings, load_settings
 from tests.fakes.registry import FakeRegistry
 from tests.oci.registries import make_certificate
 

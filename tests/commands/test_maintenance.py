@@ -10,12 +10,12 @@ from typing import Literal
 
 import pytest
 
+from danlu.engine.settings import Settings
 from danlu.project.maintenance import start_sweep
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 PROGRAM = """
 import sys

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.local.client import check_gpus, check_volumes
 from danlu.jobs.local.pod import requested_gpus
@@ -19,7 +20,6 @@ from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
 from danlu.training.types import ReplicaType
-from danlu.util.settings import Settings
 
 WORKER = ReplicaType("Worker")
 MANIFEST = """\

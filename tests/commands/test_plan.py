@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from danlu.assemble.assemble import assemble
+from danlu.engine.settings import Settings, load_settings
 from danlu.environment.lock import (
     FunctionLock,
     Lock,
@@ -31,7 +32,6 @@ from danlu.project.plan import PlanReport, plan_build
 from danlu.project.project import Project
 from danlu.sandbox.emulation import host_platform
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings, load_settings
 
 FILE = """\
 def build():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from danlu.engine.settings import load_settings
 from danlu.errors import UsageError
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.job_directory import JobDirectory
@@ -19,7 +20,6 @@ from danlu.submission.options import TrainOptions
 from danlu.submission.submission import build_submission
 from danlu.training.types import Job, JobStatus
 from danlu.util.paths import Paths
-from danlu.util.settings import load_settings
 
 
 class UnpicklingTrap:

@@ -11,6 +11,7 @@ import pytest
 
 from danlu.changes import docker_changes
 from danlu.engine.docker.command import DockerCommand
+from danlu.engine.settings import load_settings
 from danlu.environments import docker_images
 from danlu.errors import TemporaryError
 from danlu.remote.program_transfer import _send_files
@@ -21,7 +22,6 @@ from danlu.sandbox.layer_view import LayerView
 from danlu.store import Store
 from danlu.util import process_activity
 from danlu.util.paths import Paths
-from danlu.util.settings import load_settings
 from tests.waiting import wait_for
 
 #: Records its process id, and then does nothing for good.

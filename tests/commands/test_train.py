@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.types import ContainerImage
 from danlu.submission.options import ReplicaResources, TrainOptions
@@ -17,7 +18,6 @@ from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
 from danlu.training.types import RestartPolicy
-from danlu.util.settings import Settings
 
 
 @pytest.fixture

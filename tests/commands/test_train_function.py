@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import danlu
+from danlu.engine.settings import load_settings
 from danlu.errors import BuildFileError, JobFailed, Span, StepFailed, UsageError
 from danlu.jobs.backends import local_backend, wait_for_finish
 from danlu.jobs.results import open_values
@@ -27,7 +28,6 @@ from danlu.submission.function_transport import RemoteCall, leader_value, pack_c
 from danlu.submission.options import TrainOptions
 from danlu.training.types import JobStatus
 from danlu.util.fork import run_in_child
-from danlu.util.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.types import Submission
@@ -25,7 +26,6 @@ from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import ReplicaId, ReplicaType
-from danlu.util.settings import Settings
 from tests.jobs.kubernetes.pod_runner import run_pod
 
 WORKER = ReplicaId(ReplicaType("Worker"), 0)

@@ -11,6 +11,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from danlu.engine.contexts import ClusterAddress
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.graph.ops import Platform
 from danlu.jobs.backends import find_target, is_remote
@@ -32,7 +33,6 @@ from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import JobStatus, ReplicaId, ReplicaType
 from danlu.util.config import Configuration, KubernetesConfig
-from danlu.util.settings import Settings
 from tests.fakes.registry import FakeRegistry
 from tests.jobs.kubernetes.pod_runner import PodRun, run_pod
 from tests.oci.layers import TreeLayerSource, image_of

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from danlu.engine.settings import Settings, load_settings
 from danlu.environment.lock import FunctionLock, LockedBase
 from danlu.environment.requirements import digest_base_inputs
 from danlu.environment.types import Environment
@@ -27,7 +28,6 @@ from danlu.sandbox import userns
 from danlu.sandbox.emulation import host_platform
 from danlu.store import Store
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings, load_settings
 
 FILE = """\
 def build():

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import danlu
+from danlu.engine.settings import load_settings
 from danlu.errors import JobFailed
 from danlu.jobs.backends import local_backend
 from danlu.replica_runtime import call_entry
 from danlu.util.files import remove_tree
-from danlu.util.settings import load_settings
 from tests.e2e.conftest import Project
 
 pytestmark = pytest.mark.real

@@ -25,6 +25,7 @@ from danlu.engine.environment_directory import (
     EnvironmentState,
     lock_environment,
 )
+from danlu.engine.settings import load_settings
 from danlu.environments import up
 from danlu.environments.manage import (
     DamagedEnvironmentView,
@@ -39,7 +40,6 @@ from danlu.errors import StoreError, UsageError
 from danlu.project.project import Project
 from danlu.remote.environment_access import list_access
 from danlu.sandbox.types import Mount
-from danlu.util.settings import load_settings
 from tests.jobs.containers.engine_rig import paths_of
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import load_settings
 from danlu.environments import up
 from danlu.environments.manage import list_environment_views
 from danlu.environments.spec import UpOptions
 from danlu.store import Store
 from danlu.util.paths import Paths
-from danlu.util.settings import load_settings
 from tests.jobs.containers.engine_rig import image, paths_of
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(60)]

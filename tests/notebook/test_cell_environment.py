@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from danlu.engine.settings import Settings, load_settings
 from danlu.graph.progress import Finished
 from danlu.notebook import cells
 from danlu.notebook.parser import parse_distributed
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings, load_settings
 from tests.notebook.cell_context import FakeCellContext
 
 pytestmark = pytest.mark.real

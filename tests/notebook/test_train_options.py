@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.notebook.cell_code import parse_code
 from danlu.notebook.cells import RETURNS_LABEL, build_sweep_options, build_train_options
@@ -20,7 +21,6 @@ from danlu.submission.options import ReplicaResources, TrainOptions
 from danlu.submission.plan import format_manifest, plan_job
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 GOLDEN = Path(__file__).parent / "golden"
 CELLS = sorted(path.stem for path in GOLDEN.glob("*.cell"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from danlu.engine.settings import Settings, load_settings
 from danlu.errors import DanluError, UsageError
 from danlu.jobs.backends import select_backend
 from danlu.jobs.report import JobSummary, blame_replica, job_error
@@ -42,7 +43,6 @@ from danlu.sweeps.options import (
 from danlu.sweeps.report import SweepReport, parse_objective
 from danlu.sweeps.space import parse_axis, parse_choices
 from danlu.sweeps.study import study_goal
-from danlu.util.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     # Loaded in kernels only, see _current_notebook.

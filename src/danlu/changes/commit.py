@@ -19,12 +19,12 @@ from danlu.changes.docker_changes import open_container_changes
 from danlu.changes.environment_changes import EnvironmentChanges, collect_changes
 from danlu.changes.file_changes import UnreproducedChange, list_sockets
 from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
-    KUBERNETES_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
 )
 from danlu.engine.environment_image import find_environment_image
+from danlu.engine.registry import find_engine
+from danlu.engine.settings import Settings
 from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.environment.image_layout import HOME
 from danlu.errors import OutsideError, UsageError
@@ -41,7 +41,6 @@ from danlu.util.fork import run_in_child
 from danlu.util.process_activity import run_program
 from danlu.util.redaction import find_secret_values
 from danlu.util.safe_paths import ProjectTree, replace_beneath
-from danlu.util.settings import Settings
 
 #: Where ``--write`` keeps changed files, below the project.
 FILES_DIRECTORY = "environment-files"
@@ -77,10 +76,10 @@ def commit_environment(
     build file to write to, :class:`OutsideError` if files change while they are read.
     """
     spec = environment.read_spec()
-    if spec.engine == KUBERNETES_ENGINE:
+    if not find_engine(spec.engine).features.keeps_files:
         raise UsageError(
-            f"cannot commit {environment.name}: Kubernetes gives no access to the layer in which a"
-            " pod's changes are",
+            f"cannot commit {environment.name}: the {spec.engine} engine gives no access to the"
+            " layer in which changes are",
             hint="make the changes in an environment of another engine, or write them in the build"
             " file",
         )
@@ -106,7 +105,7 @@ def _open_changes(
     environment: EnvironmentDirectory, spec: EnvironmentSpec
 ) -> Iterator[_WriteChanges]:
     """Yield a function that copies the writable layer to a new directory."""
-    if spec.engine == EMBEDDED_ENGINE:
+    if find_engine(spec.engine).features.writes_upper:
         yield partial(_copy_upper, environment.upper)
         return
     with open_container_changes(environment) as write_changes:

@@ -11,11 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from danlu.changes.docker_changes import list_container_changes
 from danlu.changes.file_changes import is_volatile
-from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
-    KUBERNETES_ENGINE,
-    EnvironmentDirectory,
-)
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.registry import find_engine
 from danlu.errors import DanluError
 
 _MAX_PLACES = 3
@@ -24,12 +21,12 @@ _MAX_PLACES = 3
 def describe_discarded_changes(environment: EnvironmentDirectory) -> str:
     """Return a sentence on the changed files that go with an environment; empty if none do."""
     engine = environment.read_spec().engine
-    if engine == KUBERNETES_ENGINE or not environment.was_started():
+    if not find_engine(engine).features.keeps_files or not environment.was_started():
         return ""
     try:
         paths = (
             _list_layer(environment.upper)
-            if engine == EMBEDDED_ENGINE
+            if find_engine(engine).features.writes_upper
             else list_container_changes(environment)
         )
     except DanluError:

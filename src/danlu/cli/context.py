@@ -21,13 +21,13 @@ from danlu.engine.contexts import (
     remove_context,
     use_context,
 )
+from danlu.engine.settings import load_settings
 from danlu.environments.manage import check_new_context
 from danlu.errors import UsageError
 from danlu.remote.connection import connect_host
 from danlu.remote.project_sync import open_remote_project
 from danlu.remote.ssh_access import ContextHosts
 from danlu.util.sanitize import escape_unprintable
-from danlu.util.settings import load_settings
 
 _MAX_PATH_LENGTH = 4096
 

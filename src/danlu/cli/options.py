@@ -260,8 +260,8 @@ class JobNameParam(click.ParamType[str]):
         """Complete names of jobs."""
         import anyio
 
+        from danlu.engine.settings import load_settings
         from danlu.jobs.backends import select_backend
-        from danlu.util.settings import load_settings
 
         on = str(ctx.params.get("on") or "")
         names = anyio.run(select_backend(on, load_settings()).names)

@@ -14,13 +14,13 @@ from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.diagnosis.bug_report.bundle import write_bundle
 from danlu.diagnosis.bug_report.collect import CollectedReport, collect_report
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.project.project import Project
 from danlu.util.config import Configuration
 from danlu.util.files import check_parent_directory
 from danlu.util.human import format_size, pluralize
 from danlu.util.sanitize import strip_control_sequences
-from danlu.util.settings import Settings
 
 
 @declare_command("report")

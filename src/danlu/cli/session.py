@@ -21,9 +21,9 @@ from danlu.util.urls import mask_values
 if TYPE_CHECKING:
     from danlu.cli.progress import BuildRenderer
     from danlu.engine.contexts import Context
+    from danlu.engine.settings import Settings
     from danlu.graph.progress import Event
     from danlu.project.project import Project
-    from danlu.util.settings import Settings
 
 
 class Session:
@@ -55,7 +55,7 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """The user's paths and configuration; raises :class:`UsageError` if it is invalid."""
-        from danlu.util.settings import load_settings
+        from danlu.engine.settings import load_settings
 
         settings = load_settings(self.paths)
         if not self.has_contexts:

@@ -16,6 +16,7 @@ from danlu.diagnosis.doctor_probes import list_probes, run_probes
 from danlu.engine.contexts import Context, apply_context
 from danlu.engine.gpu.provider import describe_gpu_access
 from danlu.engine.gpu.usage import GpuMeter
+from danlu.engine.settings import Settings, load_settings
 from danlu.environment.cuda_releases import find_supported_cuda
 from danlu.errors import DanluError, MachineError, UsageError
 from danlu.project import driver_check
@@ -27,7 +28,6 @@ from danlu.sources.apt.archive import FAMILIES, debian_architecture, find_archiv
 from danlu.sources.apt.host_config import read_host_apt
 from danlu.store import Store
 from danlu.util.config import Configuration, load_configuration
-from danlu.util.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from danlu.util.paths import Paths

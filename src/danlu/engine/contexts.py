@@ -11,14 +11,20 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from danlu.engine.environment_engines import ENGINE_NAMES
+from danlu.engine.registry import (
+    BUILT_IN_NAMES,
+    DEFAULT_ENGINE,
+    find_engine,
+    is_engine,
+    list_engine_names,
+)
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 from danlu.util.suggest import suggest_name
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
@@ -28,7 +34,6 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 #: As in BuildKit's ``BUILDKIT_HOST``.
 CONTAINER_SCHEME = "docker-container://"
 _CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
-_KUBERNETES = "kubernetes"
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 #: The name that earlier versions gave to this machine; it is in files that they wrote.
 _FORMER_LOCAL_CONTEXT = "default"
@@ -66,7 +71,7 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def cluster(self) -> ClusterAddress | None:
         """The cluster that runs environments and jobs, if one does."""
-        return parse_cluster(self.engine) if self.engine_name == _KUBERNETES else None
+        return parse_cluster(self.engine) if _is_cluster(self.engine_name) else None
 
     @property
     def container(self) -> str:
@@ -80,7 +85,7 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 #: This machine, with danlu's own engine.
-LOCAL = Context("embedded")
+LOCAL = Context(DEFAULT_ENGINE)
 
 
 def list_built_in_contexts(platform: str = sys.platform) -> Mapping[str, Context]:
@@ -88,15 +93,16 @@ def list_built_in_contexts(platform: str = sys.platform) -> Mapping[str, Context
 
     On other systems than Linux, `docker` runs danlu in a container that it creates.
     """
-    docker = Context("docker")
+    contexts = {name_engine_context(name): Context(name) for name in BUILT_IN_NAMES}
     if platform != "linux":
-        docker = Context(f"{CONTAINER_SCHEME}danlu", mounts=(str(Path.home().resolve()),))
-    return {
-        LOCAL_CONTEXT: LOCAL,
-        "docker": docker,
-        "podman": Context("podman"),
-        _KUBERNETES: Context(_KUBERNETES),
-    }
+        home = str(Path.home().resolve())
+        contexts["docker"] = Context(f"{CONTAINER_SCHEME}danlu", mounts=(home,))
+    return contexts
+
+
+def name_engine_context(engine: str) -> str:
+    """Return the name of the context that exists for an engine of this machine."""
+    return LOCAL_CONTEXT if engine == DEFAULT_ENGINE else engine
 
 
 class SshAddress(msgspec.Struct, frozen=True):
@@ -139,11 +145,7 @@ def parse_ssh_url(url: str) -> SshAddress:
 
 def parse_cluster(address: str) -> ClusterAddress:
     """Parse ``kubernetes[:CONTEXT[/NAMESPACE]]``; raise :class:`UsageError` if it is invalid."""
-    name, _, rest = address.partition(":")
-    if name != _KUBERNETES:
-        raise UsageError(
-            f"invalid address {address!r}", hint=f"use {_KUBERNETES}[:CONTEXT[/NAMESPACE]]"
-        )
+    _, _, rest = address.partition(":")
     # An EKS context is an ARN, which contains slashes and colons; a namespace has neither.
     has_namespace = "/" in rest and not rest.startswith("arn:")
     context, _, namespace = rest.rpartition("/") if has_namespace else (rest, "", "")
@@ -190,15 +192,23 @@ def find_context(file: ContextFile, name: str) -> Context:
 
     Raises :class:`UsageError` if no context has that name.
     """
-    if name.startswith(f"{_KUBERNETES}:"):
+    engine, colon, _ = name.partition(":")
+    if colon and _is_cluster(engine):
         parse_cluster(name)
         return Context(name)
-    known = list_contexts(file)
-    if name not in known:
-        raise UsageError(
-            f"context {name} not found", hint=suggest_name(name, known, what="contexts")
-        )
-    return known[name]
+    found = file.contexts.get(name) or list_built_in_contexts().get(name)
+    if found is None:
+        # Only now, because packages are searched.
+        known = list_contexts(file)
+        if name not in known:
+            hint = suggest_name(name, known, what="contexts")
+            raise UsageError(f"context {name} not found", hint=hint)
+        found = known[name]
+    return found
+
+
+def _is_cluster(engine: str) -> bool:
+    return bool(engine) and is_engine(engine) and find_engine(engine).features.is_cluster
 
 
 def is_same_place(name: str, other: str, paths: Paths) -> bool:
@@ -248,7 +258,8 @@ def list_contexts(file: ContextFile) -> Mapping[str, Context]:
 
     Earlier versions let the user create contexts with the names of these: they keep their meaning.
     """
-    return {**list_built_in_contexts(), **file.contexts}
+    plugins = {name: Context(name) for name in list_engine_names()[len(BUILT_IN_NAMES) :]}
+    return {**list_built_in_contexts(), **plugins, **file.contexts}
 
 
 def create_context(name: str, context: Context, paths: Paths) -> None:
@@ -326,7 +337,7 @@ def _check_context(context: Context) -> None:
         return
     if context.image or context.mounts:
         raise UsageError(f"--image and --mount need an engine {CONTAINER_SCHEME}NAME")
-    if context.cluster is None and context.engine not in ENGINE_NAMES:
+    if context.cluster is None and not is_engine(context.engine):
         parse_ssh_url(context.engine)
 
 

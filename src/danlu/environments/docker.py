@@ -24,6 +24,7 @@ from danlu.engine.docker.settings import (
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
+from danlu.engine.settings import Settings
 from danlu.engine.vscode_servers import find_server_mount
 from danlu.environments.docker_images import copy_image, engine_image_name
 from danlu.errors import OutsideError
@@ -36,7 +37,6 @@ from danlu.sandbox.types import Mount
 from danlu.sandbox.users import ResolvedUser, find_user
 from danlu.store import Store
 from danlu.util.fork import run_in_child
-from danlu.util.settings import Settings
 
 
 @dataclass(frozen=True)

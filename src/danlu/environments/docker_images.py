@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.engine.docker.command import DockerCommand
+from danlu.engine.settings import Settings
 from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.graph.progress import Progress, Transfer
 from danlu.image.export import StoreLayers
@@ -29,7 +30,6 @@ from danlu.util.process_activity import (
     kill_program,
     limit_transfer,
 )
-from danlu.util.settings import Settings
 
 _REPOSITORY = "danlu.local/image"
 #: How long ``docker load`` may show no activity after it has read all: the daemon then unpacks.

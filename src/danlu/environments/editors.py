@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import Settings
 from danlu.engine.ssh.ssh_config import host_name
 from danlu.environments.ssh_hosts import add_ssh_host
 from danlu.errors import OutsideError
 from danlu.sandbox.types import PROJECT_DIRECTORY
-from danlu.util.settings import Settings
 
 #: Editor programs, and the scheme of the addresses that open them from a browser or a terminal.
 EDITORS = {

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
-    KUBERNETES_ENGINE,
-    EnvironmentDirectory,
-)
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.registry import DEFAULT_ENGINE, find_engine
+from danlu.engine.settings import Settings
 from danlu.graph.progress import Progress
-from danlu.util.settings import Settings
 
 
 class EngineCommands(Protocol):
@@ -51,9 +48,9 @@ def load_engine_commands(engine: str) -> EngineCommands | None:
 
     Each engine is loaded only when it is used: every ``danlu exec`` loads this module.
     """
-    if engine == EMBEDDED_ENGINE:
+    if engine == DEFAULT_ENGINE:
         return None
-    if engine == KUBERNETES_ENGINE:
+    if find_engine(engine).features.is_cluster:
         from danlu.environments import kubernetes
 
         return kubernetes

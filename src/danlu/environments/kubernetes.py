@@ -28,6 +28,7 @@ from danlu.engine.kubernetes.settings import (
     render_pod,
     write_settings,
 )
+from danlu.engine.settings import Settings
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Message, Progress
@@ -45,7 +46,6 @@ from danlu.store import Store
 from danlu.util.config import KubernetesConfig
 from danlu.util.fork import run_in_child
 from danlu.util.human import parse_duration
-from danlu.util.settings import Settings
 
 _NO_VOLUMES = "none"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"

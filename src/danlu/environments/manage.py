@@ -14,10 +14,14 @@ from typing import Any
 
 import msgspec
 
-from danlu.engine.contexts import Context, is_same_place, read_contexts
+from danlu.engine.contexts import (
+    Context,
+    is_same_place,
+    name_engine_context,
+    read_contexts,
+)
 from danlu.engine.environment_control import StopRequest, request_from_supervisor
 from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
     EnvironmentState,
@@ -25,7 +29,9 @@ from danlu.engine.environment_directory import (
     list_environments,
     lock_environment,
 )
+from danlu.engine.registry import DEFAULT_ENGINE
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
+from danlu.engine.settings import Settings
 from danlu.engine.ssh.ssh_config import host_name
 from danlu.environments.engine_commands import load_engine_commands
 from danlu.environments.ssh_hosts import configure_ssh, remove_ssh_host
@@ -37,7 +43,6 @@ from danlu.util.danlu_program import CALLER_DIRECTORY_VARIABLE, LOCAL_CONTEXT
 from danlu.util.files import remove_tree
 from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 from danlu.util.suggest import closest_match
 
 _REMOVED_PREFIX = ".removed-"
@@ -50,7 +55,7 @@ class EnvironmentView:
     """What is known of one environment.
 
     Attributes:
-        assigned_gpus: Indexes of the GPUs that it has while it runs in danlu's own engine.
+        assigned_gpus: Indexes of the GPUs that danlu has given it while it runs.
     """
 
     name: str
@@ -240,9 +245,7 @@ def is_in_context(spec: EnvironmentSpec, named: tuple[str, Context], paths: Path
 
 def find_context_name(spec: EnvironmentSpec) -> str:
     """Return the name of the context that an environment of this machine is in."""
-    if spec.engine == EMBEDDED_ENGINE:
-        return LOCAL_CONTEXT
-    return spec.context or spec.engine
+    return spec.context or name_engine_context(spec.engine)
 
 
 def list_environment_views(paths: Paths) -> Iterator[EnvironmentView | DamagedEnvironmentView]:
@@ -260,7 +263,7 @@ def read_environment_view(environment: EnvironmentDirectory) -> EnvironmentView:
     """Return what is known of an environment."""
     spec = environment.read_spec()
     gpus: tuple[int, ...] = ()
-    if spec.gpus and spec.engine == EMBEDDED_ENGINE:
+    if spec.gpus:
         gpus = read_gpu_owners(ledger_file()).get(environment.directory, ())
     return EnvironmentView(environment.name, spec, environment.read_state(), gpus)
 
@@ -304,7 +307,7 @@ def remove_environment(
     try:
         engine = environment.read_spec().engine
     except StoreError:
-        engine = EMBEDDED_ENGINE  # it is damaged: there are only its files
+        engine = DEFAULT_ENGINE  # it is damaged: there are only its files
     commands = load_engine_commands(engine)
     if commands is not None:
         commands.remove_container(environment, keep_image)

@@ -9,17 +9,16 @@ from dataclasses import dataclass, field, replace
 
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import (
-    KUBERNETES_ENGINE,
     RELAY_MARK,
     WAITING_COMMANDS,
     WAITING_MARK,
     EnvironmentDirectory,
-    EnvironmentSpec,
     EnvironmentState,
 )
 from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.gpu.usage import GpuMeter, GpuUsage
 from danlu.engine.procfs import find_namespace_members, measure_usage, read_command
+from danlu.engine.registry import find_engine
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.types import ExecRequest, ResourceUsage
 from danlu.errors import DanluError
@@ -60,12 +59,11 @@ class ProcessRow:
 def list_user_programs(environment: EnvironmentDirectory) -> list[str]:
     """Return the commands that stopping would end, services and waiting processes aside.
 
-    Empty if a local engine hides its processes.
+    Empty if an engine that hides its processes cannot be reached.
     """
     state = environment.read_state()
     if state.container is None:
-        spec = environment.read_spec()
-        return _list_pod_programs(environment, spec) if spec.engine == KUBERNETES_ENGINE else []
+        return _list_inside(environment)
     services = {service.pid for service in state.services if service.pid is not None}
     served = {pid for service in services for pid in (service, *list_descendants(service))}
     commands = [
@@ -76,9 +74,9 @@ def list_user_programs(environment: EnvironmentDirectory) -> list[str]:
     return [command for command in commands if not _is_own(command)]
 
 
-def _list_pod_programs(environment: EnvironmentDirectory, spec: EnvironmentSpec) -> list[str]:
+def _list_inside(environment: EnvironmentDirectory) -> list[str]:
     request = ExecRequest(("/bin/sh", "-c", _LIST_SCRIPT))
-    services = {" ".join(service.args) for service in spec.services}
+    services = {" ".join(service.args) for service in environment.read_spec().services}
     try:
         output = _capture_output(environment, request).decode(errors="replace")
     except DanluError:  # it cannot be reached, and is stopped all the same
@@ -112,7 +110,7 @@ def add_gpu_usage(
     without, or in another place than this machine.
     """
     spec = environment.read_spec()
-    if not spec.gpus or spec.engine == KUBERNETES_ENGINE:
+    if not spec.gpus or not find_engine(spec.engine).features.has_host_gpus:
         return list(rows), []
     assigned = read_gpu_owners(ledger_file()).get(environment.directory, ())
     pids = {row.pid for row in rows}
@@ -148,9 +146,7 @@ def _core_share(earlier: ResourceUsage | None, now: ResourceUsage) -> float:
 
 def _measure_inside(environment: EnvironmentDirectory) -> list[ProcessRow]:
     """Measure the processes with a program in the container."""
-    # All programs of a pod have one user.
-    user = "" if environment.read_spec().engine == KUBERNETES_ENGINE else "0"
-    request = ExecRequest(("/bin/sh", "-c", _SAMPLE_SCRIPT), user=user)
+    request = ExecRequest(("/bin/sh", "-c", _SAMPLE_SCRIPT))
     output = _capture_output(environment, request).decode(errors="replace")
     first, _, second = output.partition("\n\n")
     before = {row.pid: row.cpu for row in parse_processes(first)}

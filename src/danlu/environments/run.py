@@ -31,8 +31,8 @@ from danlu.sandbox.types import SYSTEM_PATH, ContainerEdits
 from danlu.store import Store
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.graph.progress import Progress
-    from danlu.util.settings import Settings
 
 #: The exit code of a shell for a program that does not exist.
 _NOT_FOUND = 127

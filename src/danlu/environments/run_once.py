@@ -11,6 +11,7 @@ import msgspec
 
 from danlu.engine.environment_control import encode_exec, terminal_request
 from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.settings import Settings
 from danlu.engine.types import ExecRequest
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.environments.manage import default_name, take_down
@@ -20,7 +21,6 @@ from danlu.environments.spec import UpOptions
 from danlu.environments.up import start_environment
 from danlu.graph.progress import Message, Progress
 from danlu.project.project import Project
-from danlu.util.settings import Settings
 
 _MAX_BASE_NAME = 40
 

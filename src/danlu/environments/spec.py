@@ -16,14 +16,13 @@ from danlu.engine.container_options import (
     select_mounts,
 )
 from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
     INIT_LOG,
-    KUBERNETES_ENGINE,
     EnvironmentSpec,
     NamedVolume,
     PortForward,
     ServiceSpec,
 )
+from danlu.engine.registry import DEFAULT_ENGINE, find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
 from danlu.engine.types import ResourceLimits
@@ -95,7 +94,7 @@ def build_spec(
     options: UpOptions,
     paths: Paths,
     *,
-    engine: str = EMBEDDED_ENGINE,
+    engine: str = DEFAULT_ENGINE,
     context: str = "",
     network: NetworkName = "host",
     gpus: str = "",
@@ -112,10 +111,11 @@ def build_spec(
     directory = Path(name_directory(target) or "/")
     named: tuple[NamedVolume, ...] = ()
     given: tuple[Mount, ...] = ()
-    if engine == KUBERNETES_ENGINE:
-        named = tuple(parse_named_volume(text) for text in options.volumes)
-    else:
+    features = find_engine(engine).features
+    if features.mounts_files:
         given = tuple(parse_volume(text) for text in options.volumes)
+    else:
+        named = tuple(parse_named_volume(text) for text in options.volumes)
     declared = resolve_mounts(
         select_mounts(runtime.mounts, given), directory, paths, allow_included=options.allow_mounts
     )
@@ -140,7 +140,7 @@ def build_spec(
         services=name_services(runtime.daemons),
         ports=_list_ports(runtime.ports, options.ports),
         engine=engine,
-        context=context if engine == KUBERNETES_ENGINE else "",
+        context=context if features.is_cluster else "",
         volumes=named,
         network=network,
         ssh_port=_parse_ssh_port(options.ssh_port) if options.ssh_port else None,

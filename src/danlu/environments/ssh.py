@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import Settings
 from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import host_name
 from danlu.engine.ssh.stdio_service import serve_by_listener
 from danlu.environments.ssh_hosts import add_ssh_host, hosts_directory
 from danlu.errors import DanluError, MachineError, UsageError
-from danlu.util.settings import Settings
 
 
 def ssh_client_command(

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import Settings
 from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import SshConfiguration, render_host
 from danlu.errors import DanluError
@@ -16,7 +17,6 @@ from danlu.util.danlu_program import (
     directory_variables,
 )
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 _OFF = "off"
 

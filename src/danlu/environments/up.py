@@ -15,8 +15,6 @@ from danlu.changes.discarded_changes import describe_discarded_changes
 from danlu.engine.apt_sources import list_apt_files
 from danlu.engine.contexts import is_same_place
 from danlu.engine.environment_directory import (
-    EMBEDDED_ENGINE,
-    KUBERNETES_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
     check_environment_name,
@@ -26,6 +24,8 @@ from danlu.engine.environment_directory import (
 from danlu.engine.environment_ports import find_listener_conflict, needs_forward
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.gpu_options import decide_gpus
+from danlu.engine.registry import find_engine
+from danlu.engine.settings import Settings
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.environments.engine_commands import load_engine_commands
@@ -58,7 +58,6 @@ from danlu.util.epoch import read_epoch
 from danlu.util.files import private_directory, remove_tree
 from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 _NEW_PREFIX = ".new."
 _UNFINISHED = re.compile(r"\.new(?:\.(?P<name>.+))?\.[0-9a-f]{12}")
@@ -112,11 +111,11 @@ def start_environment(
     else:
         digest, runtime = find_named_image(image, settings).digest, RuntimeSettings()
     runtime = keep(runtime)
-    is_here = engine != KUBERNETES_ENGINE
+    features = find_engine(engine).features
     gpus = options.gpus or str(runtime.gpus or "")
-    if is_here:
+    if features.has_host_gpus:
         gpus = decide_gpus(options.gpus, runtime, settings.config, progress)
-    if is_here and isinstance(target, Project):
+    if features.has_host_gpus and isinstance(target, Project):
         required = bool(gpus and options.gpus)
         check_driver(target, progress, required=required, config=settings.config)
     with lock_environment(root, name):
@@ -174,8 +173,8 @@ def start_environment(
     depends_on: tuple[Path, ...] = ()
     if isinstance(target, Project) and not (started or notes or gpus) and _has_defaults(options):
         depends_on = _list_dependencies(target, environment, settings)
-    # Ports may be taken meanwhile, and the project is copied to pods.
-    starts_alone = is_here and not (wanted.services or wanted.listed_ports)
+    # Ports may be taken meanwhile, and a project that is not mounted is copied.
+    starts_alone = features.mounts_files and not (wanted.services or wanted.listed_ports)
     return UpResult(
         environment, existing is None, started, tuple(notes), depends_on, epoch, starts_alone
     )
@@ -260,7 +259,7 @@ def _choose_engine(existing: EnvironmentSpec | None, options: UpOptions, setting
 
 def _choose_network(engine: str, options: UpOptions, settings: Settings) -> NetworkName:
     """Return the network of the environment; raise :class:`UsageError` if the engine lacks it."""
-    if engine == EMBEDDED_ENGINE:
+    if "private" in find_engine(engine).features.networks:
         return options.network or settings.config.network
     if options.network == "private":
         raise UsageError(

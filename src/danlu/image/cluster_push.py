@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from danlu.engine.settings import Settings
 from danlu.graph.progress import Progress
 from danlu.image.export import push_names
 from danlu.image.manage import find_image
 from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.util.fork import run_in_child
-from danlu.util.settings import Settings
 
 
 def push_cluster_image(digest: str, repository: str, settings: Settings, progress: Progress) -> str:

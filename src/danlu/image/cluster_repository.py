@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
-from danlu.util.settings import Settings
 
 
 def cluster_repository(name: str, settings: Settings) -> str:

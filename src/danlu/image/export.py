@@ -28,8 +28,8 @@ from danlu.util.disk_full import translate_disk_full
 from danlu.util.files import is_special_file
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.store import Store, StoredImage
-    from danlu.util.settings import Settings
 
 _REPEAT_HINT = "layers that arrived are not sent again"
 _OUTPUT_TYPES = ("oci", "dir", "docker", "tar", "dockerfile")

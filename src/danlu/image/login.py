@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
 from danlu.oci.reference import DEFAULT_REGISTRY, parse_registry
 from danlu.oci.registry import Registry, RegistryCredentials, find_docker_credentials
@@ -11,7 +12,6 @@ from danlu.oci.registry.credential_store import CredentialStore
 from danlu.oci.registry.credentials import CredentialHelperError
 from danlu.oci.registry.errors import RegistryAccessDenied
 from danlu.sources.image import make_endpoint
-from danlu.util.settings import Settings
 
 #: Names of Docker Hub: of its website, its index, and its API.
 _HUB_NAMES = ("index.docker.io", "registry-1.docker.io", "hub.docker.com")

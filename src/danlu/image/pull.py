@@ -16,8 +16,8 @@ from danlu.sandbox.emulation import host_platform
 from danlu.sources.image import pull, resolve_reference
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.store import Store, StoredImage
-    from danlu.util.settings import Settings
 
 _REPEAT_HINT = "what was downloaded is kept, and the next pull continues from there"
 

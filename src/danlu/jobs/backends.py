@@ -10,16 +10,14 @@ import anyio
 import msgspec
 
 from danlu.engine.contexts import ClusterAddress, find_current_context
+from danlu.engine.registry import find_engine
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.types import JobBackend, JobView, LogLine
 from danlu.training.names import MAX_RESULT_BYTES, MAX_TERMINATION_MESSAGE_BYTES
 from danlu.training.types import ReplicaId
 from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
-
-#: Engines that run environments, but no jobs.
-_ENVIRONMENT_ENGINES = ("docker", "podman")
 
 
 def is_remote(on: str) -> bool:
@@ -46,7 +44,7 @@ def find_target(on: str, settings: Settings | None = None) -> tuple[str, Cluster
             f"context {name} is another machine, where only danlu's commands can start jobs",
             hint=f"use `danlu train --on {name}`",
         )
-    if on and context.engine in _ENVIRONMENT_ENGINES:
+    if on and not find_engine(context.engine_name).features.runs_jobs:
         raise UsageError(
             f"training jobs do not run in {context.engine}", hint="use `--on local`, or a cluster"
         )

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from danlu.engine.settings import Settings
 from danlu.errors import DanluError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.retention import JobRun, RetentionPolicy, expired_runs
 from danlu.util.config import Configuration
 from danlu.util.human import parse_duration, parse_size
-from danlu.util.settings import Settings
 
 #: How often new jobs prune old ones, in seconds: measuring their size takes a while.
 _PRUNE_INTERVAL_SECONDS = 3600.0

@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from danlu.engine.environment_directory import KUBERNETES_ENGINE, EnvironmentDirectory
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.registry import find_engine
+from danlu.engine.settings import Settings, load_settings
 from danlu.environments.jupyter import BRIDGE_LOG
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
@@ -41,7 +43,6 @@ from danlu.notebook.variables import missing_results_error, select_results
 from danlu.training.pod_template import pod_spec
 from danlu.util.human import format_size
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings, load_settings
 
 _GUIDE = "a notebook on this machine can: see `danlu kernel install`"
 
@@ -200,11 +201,12 @@ class EnvironmentContext(NotebookContext):
         if on not in ("", "local"):
             raise _refusal_error(f"--on {on}")
         spec = self._spec
-        if spec.engine == KUBERNETES_ENGINE:
+        if not find_engine(spec.engine).features.mounts_files:
             raise UsageError(
-                f"environment {spec.name} is a pod, whose notebook cannot start jobs",
-                hint="`danlu train --on kubernetes`, or a notebook on this machine with"
-                " `%%distributed --on kubernetes --env build.envd`",
+                f"environment {spec.name} has only a copy of the project, so its notebook cannot"
+                " start jobs",
+                hint="`danlu train --on CONTEXT`, or a notebook on this machine with"
+                " `%%distributed --on CONTEXT --env build.envd`",
             )
         return EnvironmentJobs(self.settings.paths, spec.name, spec.image, self.directory)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from danlu.engine.settings import Settings, load_settings
 from danlu.errors import UsageError
 from danlu.jobs.backends import select_backend
 from danlu.jobs.local import file_exchange
@@ -44,7 +45,6 @@ from danlu.notebook.subprocesses import (
 from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView
 from danlu.notebook.types import Cell, VariableStore
 from danlu.notebook.variables import UserNamespace
-from danlu.util.settings import Settings, load_settings
 
 _VARIABLE = re.compile(r"\{([^\W\d]\w*)\}")
 

@@ -14,6 +14,7 @@ import anyio
 from anyio import to_thread
 from msgspec.structs import replace
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.backends import is_remote, remove_finished_job, result_limit_note
 from danlu.jobs.types import JobBackend, Submission
@@ -46,7 +47,6 @@ from danlu.submission.submission import (
     list_container_images,
     resolve_images,
 )
-from danlu.util.settings import Settings
 
 #: How long a cell waits for the cleanup of an interrupted one, and how often it checks.
 _CLEANUP_TIMEOUT, _POLL_SECONDS = 10.0, 0.05

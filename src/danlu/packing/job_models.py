@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.backends import local_backend
 from danlu.serving.model_directory import read_model_directory
 from danlu.serving.predictors.registry import choose_predictor
 from danlu.util.sanitize import escape_unprintable
-from danlu.util.settings import Settings
 
 #: Directories of a project in which no model is looked for.
 _IGNORED = ("node_modules", "__pycache__")

@@ -62,6 +62,7 @@ from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv import Uv
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.environment.lock import FunctionLock
     from danlu.environment.types import Environment
     from danlu.graph.image_config import ImageConfig
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from danlu.project.lock import LockRequest
     from danlu.project.project import Project
     from danlu.store import Layer, Store, StoredImage
-    from danlu.util.settings import Settings
 
 _MAX_STATUS_BYTES = 64 << 20
 _EXAMPLE_SUFFIXES = (".json", ".jsonl", ".npy", ".npz")

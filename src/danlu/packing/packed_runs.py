@@ -21,8 +21,8 @@ from danlu.util.files import read_regular_file
 from danlu.util.sanitize import escape_unprintable
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.store import Layer, Store, StoredImage
-    from danlu.util.settings import Settings
 
 _OUTPUT = "/run/danlu-predictor"
 _MAX_LINES = 40

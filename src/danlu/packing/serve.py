@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.engine.environment_directory import EMBEDDED_ENGINE
+from danlu.engine.registry import find_engine
 from danlu.packing.serve_image import require_server
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.graph.progress import Progress
     from danlu.packing.serve_options import ServeOptions
-    from danlu.util.settings import Settings
 
 
 def serve_model(name: str, options: ServeOptions, *, settings: Settings, progress: Progress) -> int:
@@ -23,7 +23,7 @@ def serve_model(name: str, options: ServeOptions, *, settings: Settings, progres
     """
     require_server(name, settings)
     with tempfile.TemporaryDirectory(prefix="danlu-serve-") as empty:
-        if settings.engine == EMBEDDED_ENGINE:
+        if find_engine(settings.engine).features.runs_programs:
             from danlu.environments.run import run_command
 
             return run_command(

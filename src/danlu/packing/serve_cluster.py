@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from danlu.engine.kubernetes.settings import count_gpus
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Message, Progress
 from danlu.image.cluster_push import push_cluster_image
@@ -43,7 +44,6 @@ from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.fork import run_in_child
 from danlu.util.human import parse_size
 from danlu.util.sanitize import escape_unprintable
-from danlu.util.settings import Settings
 
 
 def open_cluster(settings: Settings) -> ClusterServing:

@@ -15,8 +15,8 @@ from danlu.serving.model_servers import find_server as find_model_server
 from danlu.store import Store
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.store import StoredImage
-    from danlu.util.settings import Settings
 
 
 def read_server_label(image: StoredImage) -> ModelServer:

@@ -19,6 +19,7 @@ from danlu.engine.environment_directory import (
     PortForward,
 )
 from danlu.engine.environment_ports import find_listener_conflict
+from danlu.engine.settings import Settings
 from danlu.environments.manage import (
     EnvironmentView,
     environment_image_tag,
@@ -45,7 +46,6 @@ from danlu.util.files import read_existing_file
 from danlu.util.fork import run_in_child
 from danlu.util.rotating_log import LogFollower
 from danlu.util.sanitize import strip_control_sequences
-from danlu.util.settings import Settings
 
 #: Keeps the names of served models apart from those of projects' environments.
 _PREFIX = "serve-"

@@ -16,7 +16,7 @@ from danlu.serving.report import MAX_BYTES, GoldenRecording, PackOrigin, decode_
 from danlu.store import Store
 
 if TYPE_CHECKING:
-    from danlu.util.settings import Settings
+    from danlu.engine.settings import Settings
 
 
 class VerifyReport(msgspec.Struct, frozen=True):

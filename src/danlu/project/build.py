@@ -35,11 +35,11 @@ from danlu.util.files import is_special_file, write_atomic
 # Values of these types come from modules that a build without changes does not load.
 if TYPE_CHECKING:
     from danlu.builder.embedded.context import VertexReport
+    from danlu.engine.settings import Settings
     from danlu.environment.runtime_settings import RuntimeSettings
     from danlu.graph.progress import Progress
     from danlu.project.project import Project
     from danlu.store import Layer, StoredImage
-    from danlu.util.settings import Settings
 
 #: The builders by name; they differ in where commands run (docs/architecture/buildkit.md).
 _BUILDERS = ("embedded", "buildkit", "kubernetes")

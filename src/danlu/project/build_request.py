@@ -13,12 +13,12 @@ from danlu.errors import UsageError
 # Values of these types come from modules that a build without changes does not load.
 if TYPE_CHECKING:
     from danlu.builder.embedded.context import VertexReport
+    from danlu.engine.settings import Settings
     from danlu.environment.runtime_settings import RuntimeSettings
     from danlu.graph.ops import Platform
     from danlu.graph.progress import Progress
     from danlu.project.project import Project
     from danlu.store import StoredImage
-    from danlu.util.settings import Settings
 
 #: The platforms whose packages danlu knows, whatever this machine is.
 _PLATFORMS = ("linux/amd64", "linux/arm64")

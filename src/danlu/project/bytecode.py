@@ -23,10 +23,10 @@ from danlu.errors import UsageError
 from danlu.sandbox.emulation import is_foreign_image
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.graph.ops import InstallScheme
     from danlu.oci.digest import DiffId
     from danlu.store import Layer, Store, StoredImage
-    from danlu.util.settings import Settings
 
 #: What exporting costs without bytecode, for images that :func:`lacks_bytecode` names.
 BYTECODE_NOTE = (

@@ -32,9 +32,9 @@ from danlu.util.files import write_atomic
 # Builds import this module, and the resolver takes 40 ms to load: it is imported when something
 # has to be resolved or exported.
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.project.project import Project
     from danlu.resolve.context import ResolveContext
-    from danlu.util.settings import Settings
 
 #: Export to the report instead of a file.
 STDOUT = Path("-")

@@ -17,8 +17,8 @@ from danlu.util.files import write_atomic
 from danlu.util.locks import try_file_lock
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.store import Store
-    from danlu.util.settings import Settings
 
 # The process imports everything else after it has lowered its priority.
 
@@ -77,7 +77,7 @@ def main(*, delay: float = _DELAY_SECONDS) -> int:
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    from danlu.util.settings import load_settings
+    from danlu.engine.settings import load_settings
 
     settings = load_settings()
     if _SWEEP_ARGUMENT in sys.argv[1:]:

@@ -41,9 +41,9 @@ from danlu.project.string_list import (
 from danlu.util.safe_paths import ProjectTree, write_beneath
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.graph.progress import Progress
     from danlu.project.project import Project
-    from danlu.util.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _APT_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=\S+)?")

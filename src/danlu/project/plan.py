@@ -23,10 +23,10 @@ from danlu.sandbox.emulation import host_platform, is_foreign
 from danlu.util.urls import mask_credentials, mask_values
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.environment.lock import FunctionLock
     from danlu.environment.types import ProjectDigests
     from danlu.project.project import Project
-    from danlu.util.settings import Settings
 
 LockState = Literal["fits", "missing", "stale"]
 

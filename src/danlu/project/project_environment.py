@@ -8,11 +8,11 @@ from danlu.project.build_cache import lookup_environment
 from danlu.store import Store
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.environment.runtime_settings import RuntimeSettings
     from danlu.graph.progress import Progress
     from danlu.project.project import Project
     from danlu.store import StoredImage
-    from danlu.util.settings import Settings
 
 
 def find_project_environment(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from danlu.engine.contexts import Context
+from danlu.engine.settings import Settings
 from danlu.engine.ssh.keys import HOST_SUFFIX
 from danlu.engine.ssh.ssh_config import host_name
 from danlu.environments.editors import EditorTarget
@@ -15,7 +16,6 @@ from danlu.remote.port_tunnel import PortTunnel
 from danlu.remote.program_transfer import program_script, run_program_there
 from danlu.remote.remote_host import RemoteHost
 from danlu.remote.ssh_access import ContextHosts
-from danlu.util.settings import Settings
 from danlu.util.suggest import suggest_name
 
 _MODULE = "danlu.remote.environment_access"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from danlu.engine.container_scripts import render_exports
 from danlu.engine.contexts import Context
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError
 from danlu.project_sync.local_files import LOCK_FILE
 from danlu.remote.connection import connect_host
@@ -25,7 +26,6 @@ from danlu.util.danlu_program import (
     LOCAL_CONTEXT,
     PASSED_PREFIX,
 )
-from danlu.util.settings import Settings
 
 _MODULE = "danlu.cli"
 #: Commands for which the project is copied first.

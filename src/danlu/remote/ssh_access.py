@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import Settings
 from danlu.engine.ssh.keys import SshKeys
 from danlu.engine.ssh.ssh_config import host_name, render_host
 from danlu.environments.ssh_hosts import danlu_command, ssh_configuration
@@ -19,7 +20,6 @@ from danlu.errors import OutsideError
 from danlu.remote.environment_access import RemoteEnvironment
 from danlu.util.files import write_atomic
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 
 class ContextHosts:

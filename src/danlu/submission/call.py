@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.backends import find_target
 from danlu.submission.framework_detection import detect_framework
@@ -16,7 +17,6 @@ from danlu.submission.job_code import collect_call_code
 from danlu.submission.job_from_options import generate_job_name
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import plan_job
-from danlu.util.settings import Settings
 
 #: For functions whose module imports no framework: it sets the most common variables (RANK …).
 _DEFAULT_FRAMEWORK = "pytorch"

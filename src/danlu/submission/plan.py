@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.backends import is_remote, reject_local_flags
 from danlu.jobs.report import WORKSPACE
@@ -37,7 +38,6 @@ from danlu.training.pod_template import escape_references
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
 from danlu.training.yaml_with_lines import dump_yaml
-from danlu.util.settings import Settings
 from danlu.util.suggest import did_you_mean
 
 #: The image in the manifest of a job that runs as processes: a manifest must have one.

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 from anyio.from_thread import start_blocking_portal
 
+from danlu.engine.settings import Settings
 from danlu.jobs.backends import follow_job, result_limit_note, select_backend
 from danlu.jobs.report import (
     JobSummary,
@@ -22,7 +23,6 @@ from danlu.jobs.types import JobBackend, JobResult, JobView, LogLine, Submission
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import plan_job
 from danlu.submission.submission import build_submission
-from danlu.util.settings import Settings
 
 T = TypeVar("T")
 

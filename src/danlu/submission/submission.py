@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Ended, Progress
 from danlu.image.cluster_repository import cluster_repository
@@ -29,7 +30,6 @@ from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
 from danlu.util.fork import run_in_child
-from danlu.util.settings import Settings
 
 #: Shows lines of logs as they are printed. A variable of the job itself takes precedence.
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}

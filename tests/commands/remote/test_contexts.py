@@ -19,12 +19,12 @@ from danlu.engine.contexts import (
     remove_context,
     use_context,
 )
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.remote.remote_command import runs_remotely
 from danlu.remote.remote_host import RemoteHost
 from danlu.util.config import Configuration, KubernetesConfig
 from danlu.util.paths import Paths
-from danlu.util.settings import Settings
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.settings import load_settings
 from danlu.errors import OutsideError
 from danlu.remote.environment_access import (
     AccessList,
@@ -18,7 +19,6 @@ from danlu.remote.environment_access import (
 )
 from danlu.remote.ssh_access import ContextHosts
 from danlu.util.paths import Paths
-from danlu.util.settings import load_settings
 
 
 def make_environment(paths: Paths, name: str) -> EnvironmentDirectory:

@@ -28,9 +28,9 @@ from danlu.util.redaction import SecretRedactor
 from danlu.util.safe_paths import ProjectTree
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.project.project import Project
     from danlu.util.paths import Paths
-    from danlu.util.settings import Settings
 
 _MAX_LOGS = 8
 _MAX_LOG_BYTES = 256 << 10

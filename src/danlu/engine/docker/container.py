@@ -66,7 +66,7 @@ _KILLED_CODE = _SIGNAL_CODE + signal.SIGKILL
 _LOST_CODE = 125
 
 
-class DockerEngine:
+class DockerStarter:
     """Starts containers through Docker's API, or the command line of Docker or Podman."""
 
     def __init__(

@@ -38,7 +38,7 @@ _ENDED_CODE = 137
 logger = logging.getLogger(__name__)
 
 
-class KubernetesEngine:
+class KubernetesStarter:
     """Runs programs in the pods of environments, which the command that starts them has created."""
 
     def __init__(self, vscode_servers: Path) -> None:

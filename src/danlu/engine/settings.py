@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from danlu.engine.registry import DEFAULT_ENGINE
 from danlu.util.config import Configuration, load_configuration
 from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.paths import Paths
@@ -17,7 +18,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     paths: Paths
     config: Configuration
-    engine: str = "embedded"
+    engine: str = DEFAULT_ENGINE
     context: str = LOCAL_CONTEXT
 
 

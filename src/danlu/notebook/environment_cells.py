@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from danlu.commands.environments.jupyter import BRIDGE_LOG
-from danlu.commands.jobs.results import list_returned_names
-from danlu.commands.settings import Settings, load_settings
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.registry import find_engine
+from danlu.engine.settings import Settings, load_settings
+from danlu.environments.jupyter import BRIDGE_LOG
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.file_exchange import ENVIRONMENT_LABEL
+from danlu.jobs.results import list_returned_names
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop, cells, jobs_magic
 from danlu.notebook.cell_code import check_code

@@ -13,12 +13,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from danlu.commands.environments.jupyter import FIND_EXTENSION_SCRIPT, notebook_variables
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.environment_ports import shares_host_network
 from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
+from danlu.environments.jupyter import FIND_EXTENSION_SCRIPT, notebook_variables
 from danlu.errors import UsageError
 from danlu.sandbox.types import PROJECT_DIRECTORY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
@@ -25,7 +25,8 @@ class EngineFeatures:
             own, whose ports are always forwarded.
         mounts_files: Whether containers see files of this machine. If not, the project is copied,
             and only volumes that the engine keeps by name can be mounted.
-        has_host_gpus: Whether the GPUs are this machine's. If not, the engine chooses them.
+        gpus: Whose GPUs containers can have: this machine's, or those that the engine chooses.
+        limits: Whether CPU and memory can be limited.
         keeps_files: Whether what programs change in the image's files survives a stop, and can be
             committed.
         runs_jobs: Whether training jobs can run where it is selected.
@@ -36,7 +37,8 @@ class EngineFeatures:
 
     networks: tuple[NetworkName, ...] = ("host",)
     mounts_files: bool = True
-    has_host_gpus: bool = True
+    gpus: Literal["host", "engine", "none"] = "host"
+    limits: bool = True
     keeps_files: bool = True
     runs_jobs: bool = False
     runs_programs: bool = False

@@ -20,7 +20,7 @@ class KubernetesEngine(Engine):
     features = EngineFeatures(
         networks=(),
         mounts_files=False,
-        has_host_gpus=False,
+        gpus="engine",
         keeps_files=False,
         runs_jobs=True,
         is_cluster=True,

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from danlu.cli.app import root
 from danlu.cli.session import Session
-from danlu.commands.train.options import format_option_name
+from danlu.submission.options import format_option_name
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.util.config import Configuration
 from scripts.reference.dependencies import read_licence

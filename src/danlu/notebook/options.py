@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from danlu.commands.train.options import JOB_OPTIONS, JobOption, format_option_name
+from danlu.submission.options import JOB_OPTIONS, JobOption, format_option_name
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
 from danlu.util.suggest import closest_match

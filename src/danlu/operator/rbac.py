@@ -42,7 +42,7 @@ def operator_rules(frameworks: Iterable[Framework], settings: OperatorSettings) 
     kinds = {find_framework(kind).kind for kind in settings.kinds}
     enabled = [framework for framework in frameworks if not kinds or framework.kind in kinds]
     return OperatorRules(
-        _drop_repeated(_job_namespace_rules(enabled, settings)),
+        _drop_duplicates(_job_namespace_rules(enabled, settings)),
         tuple(_own_namespace_rules(settings)),
         tuple(_cluster_rules(settings)),
     )
@@ -123,7 +123,7 @@ def _policy_rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> 
     return {"apiGroups": [group], "resources": sorted(resources), "verbs": sorted(verbs)}
 
 
-def _drop_repeated(rules: Iterable[Manifest]) -> tuple[Manifest, ...]:
+def _drop_duplicates(rules: Iterable[Manifest]) -> tuple[Manifest, ...]:
     kept: list[Manifest] = []
     for rule in rules:
         if rule not in kept:

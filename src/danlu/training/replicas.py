@@ -79,7 +79,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
         return self.attempt.exit_code if self.attempt is not None else None
 
     @property
-    def was_evicted(self) -> bool:
+    def is_eviction(self) -> bool:
         """Whether it failed permanently because it was evicted."""
         attempt = self.attempt
         return self.state is RunState.FAILED and attempt is not None and attempt.reason == EVICTED
@@ -355,7 +355,7 @@ def count_replicas(
         type = replica.id.type
         states[type, replica.state] += 1
         restarting[type] += replica.needs_restart
-        evicted[type] += replica.was_evicted
+        evicted[type] += replica.is_eviction
         if replica.id.index == 0 and replica.state is RunState.SUCCEEDED:
             first_succeeded.add(type)
     return {

@@ -147,9 +147,9 @@ class MpiFramework(Framework):
     ) -> Mapping[str, GeneratedFile]:
         """Return the host file, the remote agent, and Horovod's host discovery script."""
         return {
-            HOSTFILE: GeneratedFile(self._hostfile(job)),
+            HOSTFILE: GeneratedFile(self._render_hostfile(job)),
             AGENT: GeneratedFile(_agent_script(job), executable=True, agent=True),
-            DISCOVER: GeneratedFile(self._discovery_script(job, running), executable=True),
+            DISCOVER: GeneratedFile(self._render_discovery_script(job, running), executable=True),
         }
 
     def wrap_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
@@ -233,13 +233,13 @@ class MpiFramework(Framework):
         objects: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]
         return [{**manifest, "metadata": metadata} for manifest in objects]
 
-    def _hostfile(self, job: Job) -> str:
+    def _render_hostfile(self, job: Job) -> str:
         hosts = [self.pod_name(job, worker) for worker in job.replica_ids(WORKER)]
         if _has_gpu(job):
             hosts.insert(0, self.pod_name(job, ReplicaId(LAUNCHER, 0)))
         return "".join(f"{host} slots={_slots_per_worker(job)}\n" for host in hosts)
 
-    def _discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
+    def _render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
         """Return the script that lists the running workers by name, for Horovod's elastic mode."""
         slots = _slots_per_worker(job)
         text = "#!/bin/sh"

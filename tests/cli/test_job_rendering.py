@@ -13,9 +13,9 @@ from danlu.cli.job_output.foreground import make_job_renderer
 from danlu.cli.job_output.live import LiveJobRenderer
 from danlu.cli.job_output.table import render_job_table
 from danlu.cli.terminal import Terminal, text_width
-from danlu.commands.job_view_model import progress_bar
-from danlu.commands.jobs.report import ProgressBarFilter, decode_log_line
+from danlu.jobs.report import ProgressBarFilter, decode_log_line
 from danlu.jobs.types import MAX_LINE_BYTES, JobView, ReplicaView
+from danlu.submission.job_view_model import progress_bar
 from danlu.training.progress import TrainingProgress
 from tests.commands.fake_jobs import START, line, replica, view
 

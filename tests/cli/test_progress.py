@@ -15,8 +15,8 @@ from danlu.cli.progress import make_build_renderer
 from danlu.cli.progress.live import ProgressRow, render_rows
 from danlu.cli.progress.plain import PlainBuildRenderer
 from danlu.cli.terminal import Terminal, text_width
-from danlu.commands.build_view_model import BuildState
 from danlu.graph.progress import Ended, Event, Finished, Log, Message, Started, Transfer
+from danlu.project.build_view_model import BuildState
 from danlu.util.sanitize import strip_control_sequences
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from danlu.cli.output import TableCell, print_table
 from danlu.cli.terminal import Terminal
-from danlu.commands.job_view_model import count_done
 from danlu.errors import MachineError
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaView
+from danlu.submission.job_view_model import count_done
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
 from danlu.training.progress import TrainingProgress
@@ -55,8 +55,8 @@ def script(home: Path) -> None:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     fake.next = JobScript([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
-    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: fake)
-    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.jobs.backends.local_backend", lambda settings: fake)
+    monkeypatch.setattr("danlu.submission.plan.find_active_python", lambda: "/usr/bin/python3")
     return fake
 
 

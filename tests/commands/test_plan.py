@@ -10,9 +10,7 @@ import msgspec
 import pytest
 
 from danlu.assemble.assemble import assemble
-from danlu.commands.plan import PlanReport, plan_build
-from danlu.commands.project import Project
-from danlu.commands.settings import Settings, load_settings
+from danlu.engine.settings import Settings, load_settings
 from danlu.environment.lock import (
     FunctionLock,
     Lock,
@@ -30,6 +28,8 @@ from danlu.environment.requirements import (
 )
 from danlu.errors import LockError, UsageError
 from danlu.graph.ops import DebPackage, Platform
+from danlu.project.plan import PlanReport, plan_build
+from danlu.project.project import Project
 from danlu.sandbox.emulation import host_platform
 from danlu.util.paths import Paths
 

@@ -9,13 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from danlu.commands.environments import docker_changes, docker_images
-from danlu.commands.remote.program_transfer import _send_files
-from danlu.commands.remote.project_sync import RemoteProject
-from danlu.commands.remote.remote_host import RemoteHost
-from danlu.commands.settings import load_settings
+from danlu.changes import docker_changes
 from danlu.engine.docker.command import DockerCommand
+from danlu.engine.settings import load_settings
+from danlu.environments import docker_images
 from danlu.errors import TemporaryError
+from danlu.remote.program_transfer import _send_files
+from danlu.remote.project_sync import RemoteProject
+from danlu.remote.remote_host import RemoteHost
 from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.store import Store

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.image.export import StoreLayers
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.graph.ops import Platform
+from danlu.image.export import StoreLayers
 from danlu.oci.blob_export import LayerBlob, make_manifest
 from danlu.oci.digest import DiffId, Digest, parse_digest
 from danlu.oci.image import Image, make_image
@@ -246,7 +246,7 @@ async def test_a_mirror_is_tried_first_and_then_the_registry(
 async def test_a_pulled_image_is_pushed_elsewhere_without_being_compressed_again(
     fake: FakeRegistry, store: Store, tmp_path: Path
 ) -> None:
-    from danlu.commands.image.export import StoreLayers
+    from danlu.image.export import StoreLayers
 
     image, digest = put_image(fake, make_foreign_layer())
     await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)

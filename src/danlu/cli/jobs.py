@@ -28,14 +28,8 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
-from danlu.commands.job_view_model import (
-    JOB_COLUMNS,
-    format_metrics,
-    job_row,
-    list_job_gpus,
-    replica_row,
-)
-from danlu.commands.jobs.backends import (
+from danlu.errors import DanluError, JobFailed
+from danlu.jobs.backends import (
     find_replica,
     find_replicas,
     list_earlier_runs,
@@ -46,9 +40,10 @@ from danlu.commands.jobs.backends import (
     view_to_json,
     wait_for_finish,
 )
-from danlu.commands.jobs.first_failure import explain_first_failure
-from danlu.commands.jobs.prune import configured_policy, prune_jobs
-from danlu.commands.jobs.report import (
+from danlu.jobs.first_failure import explain_first_failure
+from danlu.jobs.local.retention import RetentionPolicy
+from danlu.jobs.prune import configured_policy, prune_jobs
+from danlu.jobs.report import (
     ProgressBarFilter,
     describe_exit,
     describe_kills,
@@ -56,9 +51,14 @@ from danlu.commands.jobs.report import (
     format_shell_line,
     job_seconds,
 )
-from danlu.errors import DanluError, JobFailed
-from danlu.jobs.local.retention import RetentionPolicy
 from danlu.jobs.types import JobBackend, JobView, LogLine
+from danlu.submission.job_view_model import (
+    JOB_COLUMNS,
+    format_metrics,
+    job_row,
+    list_job_gpus,
+    replica_row,
+)
 from danlu.util.human import format_age, format_duration, format_size, parse_duration, pluralize
 from danlu.util.sanitize import strip_control_sequences
 

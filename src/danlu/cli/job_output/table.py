@@ -8,7 +8,8 @@ from datetime import datetime
 import msgspec
 
 from danlu.cli.terminal import DRAWING_MARGIN, text_width
-from danlu.commands.job_view_model import (
+from danlu.jobs.types import JobView, ReplicaView
+from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
     StateStyle,
     elapsed_seconds,
@@ -18,8 +19,7 @@ from danlu.commands.job_view_model import (
     summarize_hidden,
     visible_replicas,
 )
-from danlu.commands.job_view_model import state_style as semantic_style
-from danlu.jobs.types import JobView, ReplicaView
+from danlu.submission.job_view_model import state_style as semantic_style
 from danlu.training.progress import TrainingProgress
 from danlu.util.human import format_duration
 

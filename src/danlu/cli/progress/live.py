@@ -11,14 +11,14 @@ import msgspec
 
 from danlu.cli.progress.plain import truncate_text
 from danlu.cli.terminal import DRAWING_MARGIN, Terminal, text_width
-from danlu.commands.build_view_model import (
+from danlu.graph.progress import Ended, Event, Finished, Log
+from danlu.project.build_view_model import (
     MAX_VERTICES_PER_BRANCH,
     BranchState,
     BuildState,
     RunningVertex,
     format_finished,
 )
-from danlu.graph.progress import Ended, Event, Finished, Log
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
 

@@ -66,7 +66,7 @@ _KILLED_CODE = _SIGNAL_CODE + signal.SIGKILL
 _LOST_CODE = 125
 
 
-class DockerEngine:
+class DockerStarter:
     """Starts containers through Docker's API, or the command line of Docker or Podman."""
 
     def __init__(
@@ -83,7 +83,7 @@ class DockerEngine:
     ) -> DockerContainer:
         """Start the environment's container, which is created if needed.
 
-        The settings must have been prepared (:mod:`danlu.commands.environments.docker`). Raises
+        The settings must have been prepared (:mod:`danlu.environments.docker`). Raises
         :class:`~danlu.errors.DanluError` if it could not be started.
         """
         settings = self._add_seccomp(read_settings(environment))

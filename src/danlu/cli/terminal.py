@@ -22,8 +22,8 @@ _STYLES = {
 }
 
 
-#: Columns that stay free at the right of what is redrawn: the cursor's, and two for the ``^C`` that a
-#: terminal echoes, which would otherwise wrap, so that one row too few is removed.
+#: Columns that stay free at the right of what is redrawn: the cursor's, and two for the ``^C`` that
+#: a terminal echoes, which would otherwise wrap, so that one row too few is removed.
 DRAWING_MARGIN = 3
 
 

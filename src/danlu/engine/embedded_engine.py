@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danlu.engine.docker.stopped_container import AttachedContainer
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.engine import ContainerStarter, Engine, EngineFeatures
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
@@ -14,12 +14,10 @@ class EmbeddedEngine(Engine):
     """Containers of this process."""
 
     name = "embedded"
-    features = EngineFeatures(
-        networks=("host", "private"), writes_upper=True, runs_jobs=True, runs_programs=True
-    )
+    features = EngineFeatures(networks=("host", "private"), runs_jobs=True, runs_programs=True)
 
     def open_starter(
-        self, paths: Paths, config: Configuration, restarted: AttachedContainer | None
+        self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
     ) -> ContainerStarter:
         """See :class:`Engine`; this process enters new namespaces."""
         import ctypes

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from danlu.engine.docker.stopped_container import AttachedContainer
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.types import EnvironmentContainer
 from danlu.util.config import Configuration, NetworkName
 from danlu.util.paths import Paths
+
+if TYPE_CHECKING:
+    from danlu.engine.engine_commands import EngineCommands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,6 @@ class EngineFeatures:
         has_host_gpus: Whether the GPUs are this machine's. If not, the engine chooses them.
         keeps_files: Whether what programs change in the image's files survives a stop, and can be
             committed.
-        writes_upper: Whether these files are in :attr:`EnvironmentDirectory.upper`.
         runs_jobs: Whether training jobs can run where it is selected.
         runs_programs: Whether a program runs in an image without an environment.
         is_cluster: Whether it is a cluster of Kubernetes, of which there are several: contexts name
@@ -36,7 +38,6 @@ class EngineFeatures:
     mounts_files: bool = True
     has_host_gpus: bool = True
     keeps_files: bool = True
-    writes_upper: bool = False
     runs_jobs: bool = False
     runs_programs: bool = False
     is_cluster: bool = False
@@ -60,8 +61,14 @@ class Engine:
     name: str
     features = EngineFeatures()
 
+    def load_commands(self) -> EngineCommands:
+        """Return what commands do for it."""
+        from danlu.engine.engine_commands import EngineCommands
+
+        return EngineCommands()
+
     def open_starter(
-        self, paths: Paths, config: Configuration, restarted: AttachedContainer | None
+        self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
     ) -> ContainerStarter:
         """Return what starts containers in this process, before its event loop runs.
 

@@ -21,8 +21,8 @@ import anyio
 import msgspec
 from anyio import abc
 
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.control_socket import ControlConnection, serve_control_socket
-from danlu.engine.docker.stopped_container import AttachedContainer
 from danlu.engine.engine import ContainerStarter, EngineFeatures
 from danlu.engine.environment_control import (
     ConnectPortRequest,
@@ -351,7 +351,7 @@ class EnvironmentSupervisor:
             self._environment.renew_state()
 
 
-def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | None) -> None:
+def main(directory: str, ready: int, lock: int, restarted: AttachedProcess | None) -> None:
     """Supervise the environment in ``directory``; report on the descriptor ``ready``.
 
     ``restarted`` is its container if that is being started already.

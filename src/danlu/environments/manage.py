@@ -29,11 +29,10 @@ from danlu.engine.environment_directory import (
     list_environments,
     lock_environment,
 )
-from danlu.engine.registry import DEFAULT_ENGINE
+from danlu.engine.registry import DEFAULT_ENGINE, find_engine
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.settings import Settings
 from danlu.engine.ssh.ssh_config import host_name
-from danlu.environments.engine_commands import load_engine_commands
 from danlu.environments.ssh_hosts import configure_ssh, remove_ssh_host
 from danlu.errors import OutsideError, StoreError, UsageError
 from danlu.project.project import DEFAULT_FUNCTION, Project
@@ -308,9 +307,7 @@ def remove_environment(
         engine = environment.read_spec().engine
     except StoreError:
         engine = DEFAULT_ENGINE  # it is damaged: there are only its files
-    commands = load_engine_commands(engine)
-    if commands is not None:
-        commands.remove_container(environment, keep_image)
+    find_engine(engine).load_commands().remove_container(environment, keep_image)
     with Store.open(settings.paths.store) as store:
         store.untag(environment_image_tag(name))
     # Gone from lists at once, even if removing the files is interrupted.
@@ -372,9 +369,7 @@ def rename_environment(old: str, new: str, settings: Settings) -> list[str]:
             store.tag(environment_image_tag(new), spec.image)
         remove_ssh_host(old, settings)
         remove_tree(environment.directory / "ssh")
-        commands = load_engine_commands(spec.engine)
-        if commands is not None:
-            commands.rename_container(environment, renamed, spec.engine)
+        find_engine(spec.engine).load_commands().rename_container(environment, renamed)
         environment.write_spec(msgspec.structs.replace(spec, name=new))
         environment.directory.rename(renamed.directory)
         with Store.open(settings.paths.store) as store:

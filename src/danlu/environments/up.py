@@ -28,7 +28,7 @@ from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
-from danlu.environments.engine_commands import load_engine_commands
+from danlu.environments.engine_host import create_engine_host
 from danlu.environments.jupyter import connect_notebooks, replace_taken_port
 from danlu.environments.manage import (
     check_new_name,
@@ -138,10 +138,9 @@ def start_environment(
         )
         notes: list[str] = []
         if existing is not None and options.recreate:
-            commands = load_engine_commands(engine)
-            if commands is not None:
-                # If this fails, the old environment is still there.
-                commands.deliver_image(wanted.image, engine, settings, progress)
+            # If this fails, the old environment is still there.
+            commands = find_engine(engine).load_commands()
+            commands.deliver_image(wanted.image, create_engine_host(settings, progress))
             stop_environment(environment, grace=options.grace)
             notes += filter(None, [describe_discarded_changes(environment)])
             remove_environment(environment, settings, keep_image=wanted.image)
@@ -279,9 +278,9 @@ def _start_supervisor(
 
     What this machine could not provide is added to ``notes``.
     """
-    commands = load_engine_commands(environment.read_spec().engine)
-    if commands is not None and not environment.is_running():
-        commands.prepare_container(environment, settings, progress)
+    if not environment.is_running():
+        commands = find_engine(environment.read_spec().engine).load_commands()
+        commands.prepare_container(environment, create_engine_host(settings, progress))
     started = start_supervisor(environment, settings.paths)
     if started:
         notes += environment.read_state().warnings

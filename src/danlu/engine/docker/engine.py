@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from danlu.engine.docker.stopped_container import AttachedContainer
+from typing import TYPE_CHECKING
+
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.engine import ContainerStarter, Engine
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+
+if TYPE_CHECKING:
+    from danlu.engine.engine_commands import EngineCommands
 
 
 class DockerEngine(Engine):
@@ -14,8 +19,14 @@ class DockerEngine(Engine):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def load_commands(self) -> EngineCommands:
+        """See :class:`~danlu.engine.engine.Engine`."""
+        from danlu.engine.docker.commands import DockerCommands
+
+        return DockerCommands(self.name)
+
     def open_starter(
-        self, paths: Paths, config: Configuration, restarted: AttachedContainer | None
+        self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
     ) -> ContainerStarter:
         """See :class:`~danlu.engine.engine.Engine`."""
         from danlu.engine.docker.command import DockerCommand

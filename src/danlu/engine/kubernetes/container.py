@@ -49,7 +49,7 @@ class KubernetesStarter:
     ) -> KubernetesContainer:
         """Take over the environment's pod, and copy the project to it.
 
-        It must have been created (:mod:`danlu.environments.kubernetes`). Raises
+        It must have been created (:mod:`danlu.engine.kubernetes.commands`). Raises
         :class:`~danlu.errors.DanluError` if it cannot be reached.
         """
         settings = read_settings(environment)

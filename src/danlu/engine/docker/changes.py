@@ -13,7 +13,7 @@ import os
 import posixpath
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,14 +21,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from danlu.changes.account_changes import ACCOUNT_FILES
-from danlu.changes.file_changes import (
-    DEVICE,
-    SOCKET,
-    UnreproducedChange,
-    is_volatile,
-)
-from danlu.changes.layer_reading import list_parents, read_lower
 from danlu.engine.docker.command import DockerCommand
 from danlu.engine.docker.settings import (
     HostAccount,
@@ -36,6 +28,15 @@ from danlu.engine.docker.settings import (
     read_settings,
 )
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.layer_changes import (
+    ACCOUNT_FILES,
+    DEVICE,
+    SOCKET,
+    UnreproducedChange,
+    WriteChanges,
+    is_volatile,
+)
+from danlu.engine.layer_reading import list_parents, read_lower
 from danlu.errors import OutsideError
 from danlu.oci.overlay import WHITEOUT_PREFIX, read_layer_xattrs
 from danlu.oci.tar.extract import extract_entries
@@ -85,15 +86,14 @@ class _ContainerOrigin:
 
 @contextmanager
 def open_container_changes(
-    environment: EnvironmentDirectory,
-) -> Iterator[Callable[[Path, LayerView], tuple[UnreproducedChange, ...]]]:
+    command: DockerCommand, environment: EnvironmentDirectory
+) -> Iterator[WriteChanges]:
     """Yield a function that writes the changes of an environment to a new directory.
 
     It takes the layers of the image, too, and returns what the engine does not export. It may be
     called in another process, once. Raises
     :class:`~danlu.errors.DanluError` if the engine cannot be used.
     """
-    command = DockerCommand(environment.read_spec().engine)
     name = container_name(environment)
     origin = _find_origin(command, environment, name)
     # The whole root is read, because it also works if the container has stopped.
@@ -114,12 +114,13 @@ def open_container_changes(
         kill_program(exporter)
 
 
-def list_container_changes(environment: EnvironmentDirectory) -> frozenset[str]:
+def list_container_changes(
+    command: DockerCommand, environment: EnvironmentDirectory
+) -> frozenset[str]:
     """Return the paths that the engine lists as changed, without those that danlu made.
 
     Raises :class:`~danlu.errors.DanluError` if the engine cannot be used.
     """
-    command = DockerCommand(environment.read_spec().engine)
     origin = _find_origin(command, environment, container_name(environment))
     points = origin.points | _ENGINE_PATHS
     account = frozenset(ACCOUNT_FILES if origin.account is not None else ())

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from danlu.engine.engine_commands import EngineCommands, EngineHost
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.kubernetes.container import open_project_copy
@@ -22,18 +23,14 @@ from danlu.engine.kubernetes.settings import (
     PodVolume,
     count_gpus,
     find_settings,
-    read_settings,
     render_claim,
     render_labels,
     render_pod,
     write_settings,
 )
-from danlu.engine.settings import Settings
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.graph.image_config import parse_image_config
-from danlu.graph.progress import Message, Progress
-from danlu.image.cluster_push import push_cluster_image
-from danlu.image.cluster_repository import cluster_repository
+from danlu.graph.progress import Message
 from danlu.kube.client import DeleteOptions
 from danlu.kube.errors import AlreadyExists, Forbidden, NotFound
 from danlu.kube.kubeconfig import load_cluster_config, read_current_context
@@ -46,6 +43,7 @@ from danlu.store import Store
 from danlu.util.config import KubernetesConfig
 from danlu.util.fork import run_in_child
 from danlu.util.human import parse_duration
+from danlu.util.paths import Paths
 
 _NO_VOLUMES = "none"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -60,52 +58,80 @@ _NO_STORAGE = (
 )
 
 
-def prepare_container(
-    environment: EnvironmentDirectory, settings: Settings, progress: Progress
-) -> None:
-    """Push the environment's image, and create its pod and volumes.
+class KubernetesCommands(EngineCommands):
+    """Pods and volumes of environments.
 
-    Forks, so the process must not have other threads. If it is interrupted, what it created is
-    deleted. Raises :class:`~danlu.errors.DanluError` if the cluster cannot be used.
+    The registry keeps the layers of images whose environments were removed, and objects of the
+    cluster keep their names when an environment is renamed.
     """
-    spec = environment.read_spec()
-    _check_spec(spec)
-    config = settings.config.kubernetes
-    found = find_settings(environment)
-    place = found or _choose_place(spec, config)
-    repository = cluster_repository(_make_name(spec.name), settings)
-    user = run_in_child(lambda: _find_user(spec, settings))
-    image = push_cluster_image(spec.image, repository, settings, progress)
-    pod_settings = msgspec.structs.replace(
-        place,
-        image=image,
-        user=user,
-        pull_secret=config.image_pull_secret,
-        node_selector=config.node_selector,
-        tolerations=config.tolerations,
-        idle=round(parse_duration(config.environment_idle)),
-        volumes=tuple(
-            PodVolume(volume.name, volume.target, volume.readonly) for volume in spec.volumes
-        ),
-    )
-    write_settings(environment, pod_settings)
-    started = time.monotonic()
 
-    def report(text: str) -> None:
-        progress(Message(text, time.monotonic() - started))
+    def prepare_container(self, environment: EnvironmentDirectory, host: EngineHost) -> None:
+        """Push the environment's image, and create its pod and volumes.
 
-    async def create() -> None:
-        async with open_pod(pod_settings) as pod:
-            await pod.read()  # the cluster can be reached
-            created = msgspec.structs.replace(pod_settings, is_created=True)
-            # Before anything is created, so that `danlu down` finds it.
-            write_settings(environment, created)
-            ready = await _create_claims(pod, spec, created, config)
-            write_settings(environment, ready)
-            is_new = await pod.ensure_running(render_pod(spec, ready), report)
-            write_settings(environment, msgspec.structs.replace(ready, is_new=is_new))
+        If it is interrupted, what it created is deleted.
+        """
+        spec = environment.read_spec()
+        _check_spec(spec)
+        config = host.config.kubernetes
+        found = find_settings(environment)
+        place = found or _choose_place(spec, config)
+        user = run_in_child(lambda: _find_user(spec, host.paths))
+        image = host.push_image(spec.image, _make_name(spec.name))
+        pod_settings = msgspec.structs.replace(
+            place,
+            image=image,
+            user=user,
+            pull_secret=config.image_pull_secret,
+            node_selector=config.node_selector,
+            tolerations=config.tolerations,
+            idle=round(parse_duration(config.environment_idle)),
+            volumes=tuple(
+                PodVolume(volume.name, volume.target, volume.readonly) for volume in spec.volumes
+            ),
+        )
+        write_settings(environment, pod_settings)
+        started = time.monotonic()
 
-    anyio.run(create)
+        def report(text: str) -> None:
+            host.progress(Message(text, time.monotonic() - started))
+
+        async def create() -> None:
+            async with open_pod(pod_settings) as pod:
+                await pod.read()  # the cluster can be reached
+                created = msgspec.structs.replace(pod_settings, is_created=True)
+                # Before anything is created, so that `danlu down` finds it.
+                write_settings(environment, created)
+                ready = await _create_claims(pod, spec, created, config)
+                write_settings(environment, ready)
+                is_new = await pod.ensure_running(render_pod(spec, ready), report)
+                write_settings(environment, msgspec.structs.replace(ready, is_new=is_new))
+
+        anyio.run(create)
+
+    def remove_container(self, environment: EnvironmentDirectory, keep_image: str = "") -> None:
+        """Delete the environment's pod, and the volume with the project's copy.
+
+        Volumes with a name stay.
+        """
+        settings = find_settings(environment)
+        if settings is None or not settings.is_created:
+            return
+        spec = environment.read_spec()
+
+        async def remove() -> None:
+            async with open_pod(settings) as pod:
+                await _save_project(pod, environment, spec, settings)
+                await pod.delete(grace=0)
+                if settings.claim:
+                    with suppress(NotFound):
+                        await pod.client.delete(
+                            PERSISTENT_VOLUME_CLAIMS,
+                            settings.claim,
+                            namespace=settings.namespace,
+                            options=DeleteOptions(),
+                        )
+
+        anyio.run(remove)
 
 
 def _check_spec(spec: EnvironmentSpec) -> None:
@@ -139,9 +165,9 @@ def _make_name(text: str) -> str:
     return re.sub("[^a-z0-9]+", "-", text).strip("-") or "environment"
 
 
-def _find_user(spec: EnvironmentSpec, settings: Settings) -> PodUser:
-    userns.enter(settings.paths)
-    with Store.open(settings.paths.store) as store:
+def _find_user(spec: EnvironmentSpec, paths: Paths) -> PodUser:
+    userns.enter(paths)
+    with Store.open(paths.store) as store:
         image, layers = find_environment_image(store, spec)
         text = spec.user or parse_image_config(image.config).user
         user = find_user(LayerView([layer.tree for layer in layers]), text)
@@ -192,37 +218,6 @@ async def _has_storage(pod: EnvironmentPod, config: KubernetesConfig) -> bool:
     )
 
 
-def deliver_image(digest: str, engine: str, settings: Settings, progress: Progress) -> None:
-    """Do nothing: the registry keeps the layers of images whose environments were removed."""
-
-
-def remove_container(environment: EnvironmentDirectory, keep_image: str = "") -> None:
-    """Delete the environment's pod, and the volume with the project's copy.
-
-    Volumes with a name stay. Raises :class:`~danlu.errors.DanluError` if the cluster cannot be
-    reached.
-    """
-    settings = find_settings(environment)
-    if settings is None or not settings.is_created:
-        return
-    spec = environment.read_spec()
-
-    async def remove() -> None:
-        async with open_pod(settings) as pod:
-            await _save_project(pod, environment, spec, settings)
-            await pod.delete(grace=0)
-            if settings.claim:
-                with suppress(NotFound):
-                    await pod.client.delete(
-                        PERSISTENT_VOLUME_CLAIMS,
-                        settings.claim,
-                        namespace=settings.namespace,
-                        options=DeleteOptions(),
-                    )
-
-    anyio.run(remove)
-
-
 async def _save_project(
     pod: EnvironmentPod,
     environment: EnvironmentDirectory,
@@ -237,8 +232,3 @@ async def _save_project(
     # It may be what the user wants to get rid of.
     with suppress(DanluError):
         await run_in_thread(copy.fetch_changes)
-
-
-def rename_container(old: EnvironmentDirectory, new: EnvironmentDirectory, engine: str) -> None:
-    """Do nothing: objects of the cluster keep their names, which the settings have."""
-    read_settings(old)

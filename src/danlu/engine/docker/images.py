@@ -12,10 +12,8 @@ from pathlib import Path
 import msgspec
 
 from danlu.engine.docker.command import DockerCommand
-from danlu.engine.settings import Settings
 from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.graph.progress import Progress, Transfer
-from danlu.image.export import StoreLayers
 from danlu.oci import docker_archive, layout
 from danlu.oci.blob_export import LayerBlob
 from danlu.oci.compress import Compression
@@ -23,7 +21,9 @@ from danlu.oci.digest import DiffId, Digest
 from danlu.oci.image import parse_image
 from danlu.sandbox import userns
 from danlu.store import Store
+from danlu.store.store_layers import StoreLayers
 from danlu.util.fork import run_in_child
+from danlu.util.paths import Paths
 from danlu.util.process_activity import (
     STUCK_SECONDS,
     finish_program,
@@ -41,7 +41,7 @@ def engine_image_name(digest: str) -> str:
     return f"{_REPOSITORY}:{digest.removeprefix('sha256:')}"
 
 
-def copy_image(command: DockerCommand, digest: str, settings: Settings, progress: Progress) -> str:
+def copy_image(command: DockerCommand, digest: str, paths: Paths, progress: Progress) -> str:
     """Copy an image of the store to the engine unless it is there; return its name.
 
     Forks, so the process must not have other threads. Raises :class:`OutsideError` if the engine
@@ -53,9 +53,9 @@ def copy_image(command: DockerCommand, digest: str, settings: Settings, progress
     known = _list_layers(command)
     report = _report_layers(progress, f"{command.name}: {name}")
     if command.is_podman:
-        _pull_layout(command, digest, name, settings, known, report)
+        _pull_layout(command, digest, name, paths, known, report)
     else:
-        _load_archive(command, digest, name, settings, known, report)
+        _load_archive(command, digest, name, paths, known, report)
     return name
 
 
@@ -100,7 +100,7 @@ def _load_archive(
     command: DockerCommand,
     digest: str,
     name: str,
-    settings: Settings,
+    paths: Paths,
     known: Sequence[Sequence[DiffId]],
     report: Callable[[int, int], None],
 ) -> None:
@@ -115,9 +115,9 @@ def _load_archive(
     )
 
     def write_layers() -> None:
-        userns.enter(settings.paths)
+        userns.enter(paths)
         with (
-            Store.open(settings.paths.store) as store,
+            Store.open(paths.store) as store,
             store.lease(),
             limit_transfer(loader) as (_, file),
         ):
@@ -149,7 +149,7 @@ def _pull_layout(
     command: DockerCommand,
     digest: str,
     name: str,
-    settings: Settings,
+    paths: Paths,
     known: Sequence[Sequence[DiffId]],
     report: Callable[[int, int], None],
 ) -> None:
@@ -164,8 +164,8 @@ def _pull_layout(
         place = Path(directory, short)
 
         def write_layers() -> None:
-            userns.enter(settings.paths)
-            with Store.open(settings.paths.store) as store, store.lease():
+            userns.enter(paths)
+            with Store.open(paths.store) as store, store.lease():
                 stored = store.image(digest)
                 assert stored is not None
                 layout.write_layout(

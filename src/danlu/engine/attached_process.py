@@ -1,6 +1,7 @@
 """Start a stopped container again, before the modules of its supervisor are loaded.
 
-The engine takes about as long to start it as Python to load them. Imports as little as possible.
+The program of an engine takes about as long to start it as Python to load them. Imports as little
+as possible.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from danlu.util.spawn import spawn_process
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-#: Exists while the container is stopped: how it was created, the engine's program, and its name.
-_STOPPED_FILE = "docker-stopped"
+#: Exists while the container is stopped: how it was created, and the command that starts it.
+_START_FILE = "start-command"
 
 
-class AttachedContainer:
+class AttachedProcess:
     """A command of the engine that starts a container and is connected to its first process.
 
     Attributes:
@@ -38,14 +40,13 @@ class AttachedContainer:
         self.digest = digest
 
 
-def attach_container(program: str, name: str, digest: str = "") -> AttachedContainer:
-    """Start the container ``name`` by the engine's command line; raises :class:`OSError`."""
+def start_attached(command: Sequence[str], digest: str = "") -> AttachedProcess:
+    """Start a command of the engine that starts a container; raises :class:`OSError`."""
     child_input, input = os.pipe2(os.O_CLOEXEC)
     output, child_output = os.pipe2(os.O_CLOEXEC)
     # A file, because nobody reads a pipe while the container runs.
     errors = os.memfd_create("errors")
     try:
-        command = [program, "start", "--attach", "--interactive", name]
         pid = spawn_process(command, (child_input, child_output, errors), new_session=True)
     except BaseException:
         for descriptor in (input, output, errors):
@@ -55,27 +56,26 @@ def attach_container(program: str, name: str, digest: str = "") -> AttachedConta
         os.close(child_input)
         os.close(child_output)
     os.set_blocking(output, False)
-    return AttachedContainer(pid, input, output, errors, digest)
+    return AttachedProcess(pid, input, output, errors, digest)
 
 
-def record_stop(directory: Path, digest: str, program: str, name: str) -> None:
-    """Write that the container of the environment in ``directory`` is stopped."""
+def record_start(directory: Path, digest: str, command: Sequence[str]) -> None:
+    """Write with which command the stopped container of an environment is started again."""
     # On a full disk the next start asks the engine.
     with suppress(OSError):
-        (directory / _STOPPED_FILE).write_text(f"{digest}\n{program}\n{name}\n")
+        (directory / _START_FILE).write_text("\0".join((digest, *command)))
 
 
-def restart_container(directory: str) -> AttachedContainer | None:
+def start_recorded(directory: str) -> AttachedProcess | None:
     """Start the environment's container if it is known to be stopped.
 
     The caller checks how it was created. If that fails, the caller starts it without what is known.
     """
-    path = os.path.join(directory, _STOPPED_FILE)
+    path = os.path.join(directory, _START_FILE)
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
+            digest, *command = file.read().split("\0")
         os.unlink(path)
-        digest, program, name = text.splitlines()
-        return attach_container(program, name, digest)
+        return start_attached(command, digest) if command else None
     except (OSError, ValueError):
         return None

@@ -13,9 +13,9 @@ from pathlib import Path
 import danlu_chroot_exec
 
 from danlu.engine.attached_process import AttachedProcess
-from danlu.engine.command_container import CommandContainer, ContainerState
+from danlu.engine.command_container import CommandContainer, FirstProcessState
 from danlu.engine.container_scripts import HOLD_SCRIPT
-from danlu.engine.engine import ContainerStarter, Engine, EngineFeatures
+from danlu.engine.engine import Engine, EngineFeatures, EngineProgram, StartContainer
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.first_process import FirstProcess
@@ -56,28 +56,22 @@ class ChrootEngine(Engine):
 
     name = "chroot"
     features = EngineFeatures(gpus="none", limits=False)
+    program = EngineProgram(name="unshare", package="util-linux")
 
-    def open_starter(
+    def open_engine(
         self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
-    ) -> ContainerStarter:
+    ) -> StartContainer:
         """Become root in namespaces of this process, the supervisor's: mounts end with it."""
         userns.enter(paths)
-        return ChrootStarter(paths)
 
+        async def start_container(
+            environment: EnvironmentDirectory, spec: EnvironmentSpec, resources: ExitStack
+        ) -> CommandContainer:
+            container = ChrootContainer(environment, spec, paths, resources)
+            await container.start()
+            return container
 
-class ChrootStarter:
-    """Starts containers in the supervisor's process."""
-
-    def __init__(self, paths: Paths) -> None:
-        self._paths = paths
-
-    async def start_container(
-        self, environment: EnvironmentDirectory, spec: EnvironmentSpec, resources: ExitStack
-    ) -> CommandContainer:
-        """Mount the root, until ``resources`` closes, and start the first process."""
-        container = ChrootContainer(environment, spec, self._paths, resources)
-        await container.start()
-        return container
+        return start_container
 
 
 class ChrootContainer(CommandContainer):
@@ -154,10 +148,10 @@ class ChrootContainer(CommandContainer):
         # In one variable, because some would change how Python itself starts.
         return words, {danlu_chroot_exec.VARIABLES: json.dumps(variables)}
 
-    async def read_state(self, first: FirstProcess) -> ContainerState:
+    async def read_state(self, first: FirstProcess) -> FirstProcessState:
         """See :class:`CommandContainer`."""
         inside = child_pids(first.pid) if first.returncode is None else []
-        return ContainerState(inside[0] if inside else 0, first.returncode or 0)
+        return FirstProcessState(inside[0] if inside else 0, first.returncode or 0)
 
     async def kill(self, first: FirstProcess) -> None:
         """See :class:`CommandContainer`."""

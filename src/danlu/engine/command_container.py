@@ -28,7 +28,7 @@ RESTART_TIMEOUT = 10.0
 _LOST_CODE = 125
 
 
-class ContainerState(NamedTuple):
+class FirstProcessState(NamedTuple):
     """The first process's id on this machine (0: unknown), its exit code, and if memory ran out."""
 
     pid: int
@@ -65,7 +65,7 @@ class CommandContainer(ABC):
         """
 
     @abstractmethod
-    async def read_state(self, first: FirstProcess) -> ContainerState:
+    async def read_state(self, first: FirstProcess) -> FirstProcessState:
         """Return its state; raises :class:`~danlu.errors.DanluError` if it cannot be found out."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class CommandContainer(ABC):
         assert self._first is not None
         await self._first.wait()
         if self._exit is None:
-            state, message = ContainerState(0, _LOST_CODE), ""
+            state, message = FirstProcessState(0, _LOST_CODE), ""
             try:
                 state = await self.read_state(self._first)
             except DanluError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
@@ -45,16 +46,31 @@ class EngineFeatures:
     is_cluster: bool = False
 
 
-class ContainerStarter(Protocol):
-    """Starts the container of an environment, in the process of its supervisor."""
+@dataclass(frozen=True, kw_only=True)
+class EngineProgram:
+    """A program without which an engine cannot be used, as `danlu doctor` looks for it.
 
-    async def start_container(
-        self, environment: EnvironmentDirectory, spec: EnvironmentSpec, resources: ExitStack
-    ) -> EnvironmentContainer:
-        """Start the container; it is cleaned up when ``resources`` closes.
+    Attributes:
+        package: Its package in Debian.
+        version: The arguments with which it prints its version, if what it needs can be reached.
+        start: What to do if it does not.
+        address: The variable that says where that is instead.
+    """
 
-        Raises :class:`~danlu.errors.DanluError` if it could not be started.
-        """
+    name: str
+    package: str
+    version: tuple[str, ...] = ("--version",)
+    start: str = ""
+    address: str = ""
+
+
+StartContainer = Callable[
+    [EnvironmentDirectory, EnvironmentSpec, ExitStack], Awaitable[EnvironmentContainer]
+]
+"""Starts the container of an environment, which is cleaned up when the stack closes.
+
+Raises :class:`~danlu.errors.DanluError` if it could not be started.
+"""
 
 
 class Engine:
@@ -62,6 +78,7 @@ class Engine:
 
     name: str
     features = EngineFeatures()
+    program: EngineProgram | None = None
 
     def load_commands(self) -> EngineCommands:
         """Return what commands do for it."""
@@ -69,10 +86,10 @@ class Engine:
 
         return EngineCommands()
 
-    def open_starter(
+    def open_engine(
         self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
-    ) -> ContainerStarter:
-        """Return what starts containers in this process, before its event loop runs.
+    ) -> StartContainer:
+        """Return what starts containers in this process, a supervisor, before its event loop runs.
 
         ``restarted`` is the environment's container if that is being started already.
         """

@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from danlu.engine.attached_process import AttachedProcess, record_start
-from danlu.engine.command_container import RESTART_TIMEOUT, CommandContainer, ContainerState
+from danlu.engine.command_container import RESTART_TIMEOUT, CommandContainer, FirstProcessState
 from danlu.engine.docker.api_exec import read_api_exec, start_api_exec
 from danlu.engine.docker.command import DETACH_KEYS, DockerCommand, render_variables
 from danlu.engine.docker.engine_api import EngineApi, find_socket
@@ -201,15 +201,15 @@ class DockerContainer(CommandContainer):
             hint=reason.hint or hint,
         )
 
-    async def read_state(self, first: FirstProcess) -> ContainerState:
+    async def read_state(self, first: FirstProcess) -> FirstProcessState:
         """See :class:`CommandContainer`."""
         if self._api is not None:
-            return ContainerState(*await self._api.read_state(self._name))
+            return FirstProcessState(*await self._api.read_state(self._name))
         template = "{{.State.Pid}} {{.State.ExitCode}} {{.State.OOMKilled}}"
         output = await self._command.run_async("inspect", "-f", template, self._name)
         try:
             pid, code, killed = output.split()
-            return ContainerState(int(pid), int(code), killed == "true")
+            return FirstProcessState(int(pid), int(code), killed == "true")
         except ValueError as error:
             message = f"{self._command.name} did not describe the container"
             raise OutsideError(message) from error

@@ -14,7 +14,8 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.operator import (
+from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag
+from danlu.operator.installation import (
     OperatorDeployment,
     list_crds,
     list_manifests,
@@ -22,8 +23,8 @@ from danlu.commands.operator import (
     render_documents,
     run_operator,
 )
-from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag
 from danlu.operator.types import OperatorSettings
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +34,10 @@ _LOG_LEVELS = (logging.INFO, logging.DEBUG)
 
 command = group(
     "operator",
-    help="""Run training jobs on a Kubernetes cluster.
+    help=f"""Run training jobs on a Kubernetes cluster.
 
-    The operator reconciles the kubeflow.org/v1 jobs of a cluster: PyTorchJob, TFJob, MPIJob,
-    XGBoostJob, PaddleJob, JAXJob, MXJob.""",
+    The operator reconciles the kubeflow.org/v1 jobs of a cluster:
+    {", ".join(framework.kind for framework in BUILT_IN_FRAMEWORKS)}.""",
 )
 
 

@@ -51,7 +51,7 @@ _WAIT_FOREVER = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
 _TINI = "/usr/bin/tini"
 
 
-class EmbeddedEngine:
+class EmbeddedStarter:
     """Starts containers in namespaces of this process."""
 
     def __init__(self, paths: Paths, config: Configuration) -> None:
@@ -120,7 +120,7 @@ class EmbeddedContainer:
         return () if self._target is None else tuple(self._target.main.exec_processes)
 
     async def start(self, cgroups: CgroupManager, resources: ExitStack) -> None:
-        """Mount the root and start the first process; see :class:`EmbeddedEngine`."""
+        """Mount the root and start the first process; see :class:`EmbeddedStarter`."""
         trees, work = self._open_layers(resources)
         # Users that were added inside are found, too.
         self._layers = (*trees, self._environment.upper)

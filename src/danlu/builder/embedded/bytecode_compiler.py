@@ -22,7 +22,7 @@ from danlu.builder.embedded.bytecode_layers import (
     find_bytecode_layers,
 )
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import copy_parents
+from danlu.builder.embedded.staged_tree import copy_parents
 from danlu.errors import StepFailed
 from danlu.graph.ops import WHEEL_TIME, InstallScheme
 from danlu.oci.digest import DiffId

@@ -93,19 +93,23 @@ def test_fractions_are_rounded_as_numpy_rounds_them(dtype: str, numbers: list[An
             values.make_array(numbers, dtype, "x")
         return
     made = values.make_array(numbers, dtype, "x")
-    assert made.dtype == rounded.dtype and made.flags.writeable
+    assert made.dtype == rounded.dtype
+    assert made.flags.writeable
     np.testing.assert_array_equal(made, rounded)
 
 
 @given(
-    dtype=st.sampled_from([f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]),
+    dtype=st.sampled_from(
+        [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    ),
     numbers=st.lists(st.integers(-(1 << 65), 1 << 65) | st.integers(-300, 300), min_size=1),
 )
 def test_whole_numbers_fit_or_are_refused(dtype: str, numbers: list[int]) -> None:
     limits = np.iinfo(dtype)
     if limits.min <= min(numbers) and max(numbers) <= limits.max:
         made = values.make_array(numbers, dtype, "x")
-        assert made.dtype == dtype and made.dtype.char == np.dtype(dtype).char
+        assert made.dtype == dtype
+        assert made.dtype.char == np.dtype(dtype).char
         assert made.tolist() == numbers
         return
     with pytest.raises(InvalidInputError, match="does not fit"):

@@ -14,10 +14,9 @@ from danlu.commands.environments.processes import parse_processes
 from danlu.engine.docker.command import DockerCommand, render_variables
 from danlu.engine.docker.settings import DockerSettings, HostAccount, render_create, render_gpus
 from danlu.engine.environment_directory import EnvironmentSpec
-from danlu.engine.types import ResourceLimits
 from danlu.errors import MachineError, OutsideError, UsageError
 from danlu.oci.digest import DiffId
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.sandbox.users import ResolvedUser
 
 SPEC = EnvironmentSpec("digits", "sha256:1", datetime.now(UTC), project="/home/me/digits")

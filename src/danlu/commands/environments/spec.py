@@ -29,10 +29,9 @@ from danlu.engine.environment_directory import (
     ServiceSpec,
 )
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
-from danlu.engine.types import ResourceLimits
 from danlu.environment.runtime_settings import ExposedPort, RuntimeSettings
 from danlu.errors import UsageError
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.util.config import NetworkName
 from danlu.util.human import parse_size
 from danlu.util.paths import Paths

@@ -10,7 +10,7 @@ import danlu
 from danlu.errors import DanluError
 
 if TYPE_CHECKING:
-    from danlu.commands.jobs.report import JobSummary
+    from danlu.jobs.report import JobSummary
 
     def fit(epochs: int, *, rate: float = 0.1) -> dict[str, float]: ...
 

@@ -1,12 +1,12 @@
-"""Generate the reference page of cell options from :mod:`danlu.commands.train.options`."""
+"""Generate the reference page of cell options from :mod:`danlu.submission.options`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
 
-from danlu.commands.train.options import JobOption
 from danlu.notebook.options import OPTIONS, display_name
+from danlu.submission.options import JobOption
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from scripts.reference.pages import write_pages
 

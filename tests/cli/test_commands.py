@@ -15,11 +15,11 @@ from danlu.cli import ssh
 from danlu.cli.image import list_rows
 from danlu.cli.options import ByteSize
 from danlu.cli.session import Session
-from danlu.commands.build import write_metadata
-from danlu.commands.build_request import BuildOptions, BuildReport, LayerReport, StepReport
-from danlu.commands.lock import STDOUT, LockOptions, LockReport
 from danlu.oci.image import make_image
 from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.project.build import write_metadata
+from danlu.project.build_request import BuildOptions, BuildReport, LayerReport, StepReport
+from danlu.project.lock import STDOUT, LockOptions, LockReport
 from danlu.store import Store
 
 from .conftest import Cli

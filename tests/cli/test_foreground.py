@@ -20,8 +20,8 @@ from danlu.cli.job_output.foreground import (
     stop_signals,
 )
 from danlu.cli.terminal import OutputClosed, Terminal
-from danlu.commands.jobs.report import describe_kills
 from danlu.errors import OutsideError
+from danlu.jobs.report import describe_kills
 from danlu.jobs.types import JobView, LogLine, ReplicaView, Submission
 from danlu.training.types import Job
 from tests.commands.fake_jobs import FakeJobs, JobScript, line, replica, view

@@ -15,8 +15,8 @@ from danlu.cli.progress import make_build_renderer
 from danlu.cli.progress.live import ProgressRow, render_rows
 from danlu.cli.progress.plain import PlainBuildRenderer
 from danlu.cli.terminal import Terminal, text_width
-from danlu.commands.build_view_model import BuildState
 from danlu.graph.progress import Ended, Event, Finished, Log, Message, Started, Transfer
+from danlu.project.build_view_model import BuildState
 from danlu.util.sanitize import strip_control_sequences
 
 
@@ -268,6 +268,14 @@ def test_the_tree_fits_every_terminal(width: int, height: int) -> None:
     assert len(output) <= height
     for row in output:
         assert text_width(row.left) + len(row.right) + 2 <= max(width, 20)
+
+
+def test_the_echo_of_an_interrupt_does_not_wrap_a_row_of_the_tree() -> None:
+    events = [make_start_event(f"package-{n} with a long name {'x' * 99}") for n in range(3)]
+    events += [make_start_event("a", f"branch-{n}") for n in range(3)]
+    for row in rows(replay_events(events), width=80):
+        cells = 2 * row.spins + text_width(row.left) + (1 + len(row.right) if row.right else 0)
+        assert cells + len("^C") < 80
 
 
 def test_tree_counts_hidden_vertices() -> None:

@@ -31,8 +31,8 @@ def loss(submission: Submission) -> TrialScript:
 def jobs(home: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     Path("train.py").write_text("import torch\n")
     scripted = ScriptedJobs(loss)
-    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: scripted)
-    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.jobs.backends.local_backend", lambda settings: scripted)
+    monkeypatch.setattr("danlu.submission.plan.find_active_python", lambda: "/usr/bin/python3")
     return scripted
 
 

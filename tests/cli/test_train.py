@@ -14,9 +14,9 @@ import pytest
 
 from danlu.cli.output import TableCell, print_table
 from danlu.cli.terminal import Terminal
-from danlu.commands.job_view_model import count_done
 from danlu.errors import MachineError
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaView
+from danlu.submission.job_view_model import count_done
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
 from danlu.training.progress import TrainingProgress
@@ -55,8 +55,8 @@ def script(home: Path) -> None:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     fake.next = JobScript([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
-    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: fake)
-    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.jobs.backends.local_backend", lambda settings: fake)
+    monkeypatch.setattr("danlu.submission.plan.find_active_python", lambda: "/usr/bin/python3")
     return fake
 
 
@@ -351,6 +351,21 @@ def test_jobs_ls(cli: Cli, two: FakeJobs) -> None:
     document = json.loads(cli("jobs", "ls", "--format", "json").out)
     assert [entry["state"] for entry in document] == ["Running", "Failed"]
     assert document[1]["status"]["firstFailure"]["replica"] == "worker-1"
+
+
+def test_jobs_ls_says_that_there_are_earlier_runs_and_lists_them_with_all(
+    cli: Cli, two: FakeJobs
+) -> None:
+    assert "earlier" not in cli("jobs", "ls").err
+    two.stories["demo@2"] = JobScript([make_failed_view("demo@2")])
+    two.stories["demo@1"] = JobScript([make_failed_view("demo@1")])
+    two.earlier["demo"] = ["demo@2", "demo@1"]
+    some = cli("jobs", "ls")
+    assert "@" not in some.out
+    assert some.err == "2 earlier runs not shown; --all lists them\n"
+    every = cli("jobs", "ls", "--all")
+    names = [line.split()[0] for line in every.out.splitlines()[1:]]
+    assert (names, every.err) == (["demo", "demo@2", "demo@1", "lost"], "")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
+from danlu.changes.environment_changes import EnvironmentChanges
+from danlu.changes.file_changes import ChangedFile
+from danlu.changes.python_changes import PythonChange
 from danlu.cli.commit import describe_changes
 from danlu.cli.output import print_json
 from danlu.cli.terminal import Terminal
-from danlu.commands.environments.changes import EnvironmentChanges
-from danlu.commands.environments.file_changes import ChangedFile
-from danlu.commands.environments.python_changes import PythonChange
 
 ESCAPE = "\x1b]0;title\x07"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.settings import Settings
+from danlu.engine.settings import Settings
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 

@@ -86,6 +86,7 @@ class FakeJobs:
         self.next: JobScript | None = None
         self.submitted: list[Submission] = []
         self.calls: list[tuple[Any, ...]] = []
+        self.earlier: dict[str, list[str]] = {}
 
     def _find_script(self, name: str) -> JobScript:
         if name not in self.stories:
@@ -100,7 +101,10 @@ class FakeJobs:
         return submission.job.name
 
     async def names(self) -> Sequence[str]:
-        return list(self.stories)
+        return [name for name in self.stories if "@" not in name]
+
+    async def runs(self, name: str) -> Sequence[str]:
+        return self.earlier.get(name, [])
 
     async def view(self, name: str) -> JobView:
         return self._find_script(name).views[-1]

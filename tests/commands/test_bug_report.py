@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.bug_report.bundle import ReportHeader, read_bundle, write_bundle
-from danlu.commands.bug_report.collect import CollectedReport, collect_report
-from danlu.commands.bug_report.reproduce import compare_machines, unpack_report
-from danlu.commands.doctor import DoctorCheck
-from danlu.commands.project import Project
-from danlu.commands.settings import Settings
+from danlu.diagnosis.bug_report.bundle import ReportHeader, read_bundle, write_bundle
+from danlu.diagnosis.bug_report.collect import CollectedReport, collect_report
+from danlu.diagnosis.bug_report.reproduce import compare_machines, unpack_report
+from danlu.diagnosis.doctor import DoctorCheck
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
+from danlu.project.project import Project
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
@@ -32,7 +32,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Use a separate home; the checks of the machine are tested with doctor."""
     checks = (DoctorCheck("mirror", False, f"https://me:{SECRET}@example.org does not answer"),)
     monkeypatch.setattr(
-        "danlu.commands.bug_report.collect.run_checks", lambda paths, context: checks
+        "danlu.diagnosis.bug_report.collect.run_checks", lambda paths, context: checks
     )
     return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
 

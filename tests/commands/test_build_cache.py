@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands import build_cache
-from danlu.commands.project import Project
 from danlu.environment.runtime_settings import RuntimeMount, RuntimeSettings
 from danlu.environment.types import ProjectDigests
+from danlu.project import build_cache
+from danlu.project.project import Project
 from danlu.sources.build_context import digest_path
 from danlu.sources.pypi.editable_metadata import digest_metadata
 from danlu.sources.pypi.source_tree import digest_source

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.config import EffectiveSetting, list_settings
 from danlu.errors import UsageError
+from danlu.util.effective_settings import EffectiveSetting, list_settings
 from danlu.util.paths import Paths
 
 

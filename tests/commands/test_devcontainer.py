@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.devcontainer_export import describe_devcontainer, find_export_path, write_export
-from danlu.commands.init import InitReport, init
-from danlu.commands.project import Project
+from danlu.convert import InitReport, init
+from danlu.convert.devcontainer_export import describe_devcontainer, find_export_path, write_export
 from danlu.environment.runtime_settings import ExposedPort
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.lang.functions.runtime import EnvironmentVariables
 from danlu.lang.functions.steps import CopyStep
 from danlu.lang.functions.vscode import VscodeExtensions
+from danlu.project.project import Project
 
 
 def convert(directory: Path, values: object) -> tuple[InitReport, Environment]:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from e2b_dockerfile_utils import DockerfileSyntaxError, parse_dockerfile_ast
 
-from danlu.commands.init import InitReport, init
-from danlu.commands.init.draft import BuildFileDraft
-from danlu.commands.project import Project
+from danlu.convert import InitReport, init
+from danlu.convert.draft import BuildFileDraft
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.lang.functions.config import ImageEntrypoint
 from danlu.lang.functions.runtime import EnvironmentVariables
 from danlu.lang.functions.steps import CopyStep, RunStep
+from danlu.project.project import Project
 from tests.commands.dockerfiles import CASES, write_case
 
 SH = ("/bin/sh", "-c")
@@ -445,7 +445,7 @@ def test_invalid_dockerfile_is_refused_with_its_line(
 
 
 def test_named_stage_is_read(tmp_path: Path) -> None:
-    from danlu.commands.init.dockerfile import read_dockerfile
+    from danlu.convert.dockerfile import read_dockerfile
 
     path = tmp_path / "Dockerfile"
     path.write_text("FROM a:1 AS a\nRUN make a\nFROM a AS b\nRUN make b\nFROM scratch\n")

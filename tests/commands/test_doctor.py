@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.doctor import DoctorCheck, run_checks
-from danlu.commands.remote.contexts import LOCAL, Context
+from danlu.diagnosis.doctor import DoctorCheck, run_checks
+from danlu.engine.contexts import LOCAL, Context
 from danlu.sources.apt.host_config import HostApt
 from danlu.sources.apt.sources_list import SourceEntry
 from danlu.util.paths import Paths
@@ -62,7 +62,7 @@ def test_the_distributions_with_a_mirror_are_named(
     async def read_ubuntu() -> HostApt:
         return HostApt(entries=(entry,))
 
-    monkeypatch.setattr("danlu.commands.doctor.read_host_apt", read_ubuntu)
+    monkeypatch.setattr("danlu.diagnosis.doctor.read_host_apt", read_ubuntu)
     check = index_by_name(paths)["apt mirrors"]
     assert (check.ok, check.optional) == (True, True)
     assert check.detail == 'Ubuntu can be a base; base(os="debian…") needs [mirrors.debian]'

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.doctor import DoctorCheck
-from danlu.commands.doctor_fix import install_packages, plan_installation
-from danlu.commands.doctor_probes import (
+from danlu.diagnosis.doctor import DoctorCheck
+from danlu.diagnosis.doctor_fix import install_packages, plan_installation
+from danlu.diagnosis.doctor_probes import (
     list_probes,
     probe_cluster,
     probe_engine,

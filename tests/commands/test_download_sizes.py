@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from danlu.commands import download_sizes
-from danlu.commands.download_sizes import describe_downloads, find_downloads
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage
 from danlu.graph.ops import AptInstall, DebPackage, InstallScheme, Op, Wheel, WheelSource
+from danlu.project import download_sizes
+from danlu.project.download_sizes import describe_downloads, find_downloads
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 

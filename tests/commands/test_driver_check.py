@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.doctor import run_checks
-from danlu.commands.driver_check import check_driver
-from danlu.commands.remote.contexts import LOCAL
+from danlu.diagnosis.doctor import run_checks
+from danlu.engine.contexts import LOCAL
 from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedPackage
 from danlu.errors import MachineError
 from danlu.graph.progress import Message
+from danlu.project.driver_check import check_driver
 from danlu.resolve.lockfile import write_lock
 from danlu.sandbox.nvidia_driver import NvidiaDriver, read_driver
 from danlu.util.config import Configuration

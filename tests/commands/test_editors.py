@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.environments.editors import (
+from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.settings import load_settings
+from danlu.environments.editors import (
     EditorTarget,
     environment_target,
     format_editor_uri,
     open_editor,
 )
-from danlu.commands.settings import load_settings
-from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.errors import OutsideError
 from danlu.util.paths import Paths
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.build_file_text import append_lines
-from danlu.commands.environments.account_changes import AccountChanges
-from danlu.commands.environments.apt_origins import find_apt_packages
-from danlu.commands.environments.build_lines import render_build_lines
-from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
-from danlu.commands.environments.commit import copy_files
-from danlu.commands.environments.conda_changes import CondaChange
-from danlu.commands.environments.file_changes import ChangedFile, FileAttributes
-from danlu.commands.environments.xattr_commands import format_capabilities
+from danlu.changes.account_changes import AccountChanges
+from danlu.changes.apt_origins import find_apt_packages
+from danlu.changes.build_lines import render_build_lines
+from danlu.changes.commit import copy_files
+from danlu.changes.conda_changes import CondaChange
+from danlu.changes.environment_changes import EnvironmentChanges, collect_changes
+from danlu.changes.file_changes import ChangedFile, FileAttributes
+from danlu.changes.xattr_commands import format_capabilities
 from danlu.errors import UsageError
 from danlu.oci.overlay import make_whiteout
+from danlu.project.build_file_text import append_lines
 from danlu.sandbox.layer_view import LayerView
 
 SITE = "opt/venv/lib/python3.11/site-packages"

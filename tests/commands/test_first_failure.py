@@ -10,10 +10,10 @@ import anyio
 import msgspec
 import pytest
 
-from danlu.commands.jobs.first_failure import explain_first_failure
-from danlu.commands.jobs.report import summarize_job
-from danlu.commands.jobs.results import ReplicaError, find_causing_error
 from danlu.errors import OutsideError
+from danlu.jobs.first_failure import explain_first_failure
+from danlu.jobs.report import summarize_job
+from danlu.jobs.results import ReplicaError, find_causing_error
 from danlu.jobs.types import LogLine, ReplicaView
 from danlu.training.types import FirstFailure
 

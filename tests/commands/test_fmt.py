@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.fmt import format_files, format_text, list_build_files
 from danlu.errors import BuildFileError, MachineError, UsageError
+from danlu.project.fmt import format_files, format_text, list_build_files
 
 UGLY = b"def build():\n\tbase( 'x',\n\t dev = True )\n"
 TIDY = b'def build():\n    base("x", dev=True)\n'

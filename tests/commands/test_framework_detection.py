@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.train.framework_detection import DetectedFramework, detect_framework
 from danlu.errors import UsageError
+from danlu.submission.framework_detection import DetectedFramework, detect_framework
 
 
 def script(directory: Path, text: str, name: str = "train.py") -> Path:

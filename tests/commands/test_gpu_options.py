@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.gpu_options import decide_gpus
+from danlu.engine.gpu_options import decide_gpus
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import UsageError
 from danlu.util.config import Configuration

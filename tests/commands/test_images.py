@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.image import file_trees
-from danlu.commands.image.diff import compare_files, compare_images
-from danlu.commands.image.export import parse_output, push_names, write_output
-from danlu.commands.image.load import load_images
-from danlu.commands.image.manage import (
+from danlu.engine.settings import load_settings
+from danlu.errors import ChecksumError, OutsideError, UsageError
+from danlu.image import file_trees
+from danlu.image.diff import compare_files, compare_images
+from danlu.image.export import parse_output, push_names, write_output
+from danlu.image.load import load_images
+from danlu.image.manage import (
     find_image,
     list_layers,
     normalize_name,
@@ -23,9 +25,7 @@ from danlu.commands.image.manage import (
     summarize_image,
     tag_image,
 )
-from danlu.commands.image.platforms import find_other_platforms, tag_platforms
-from danlu.commands.settings import load_settings
-from danlu.errors import ChecksumError, OutsideError, UsageError
+from danlu.image.platforms import find_other_platforms, tag_platforms
 from danlu.oci.image import make_image
 from danlu.oci.layout import read_layout
 from danlu.oci.tar import NormalizeOptions, write_layer

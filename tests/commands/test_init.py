@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from danlu.cli.init import command
-from danlu.commands.fmt import format_text
-from danlu.commands.init import InitReport, init, init_from_template
-from danlu.commands.init.host import PYTHONS, detect_release, parse_image_release
-from danlu.commands.init.template import list_templates
+from danlu.convert import InitReport, init, init_from_template
+from danlu.convert.host import PYTHONS, detect_release, parse_image_release
+from danlu.convert.template import list_templates
 from danlu.environment.conda import CondaEnvironment, CondaPackages
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
@@ -25,6 +24,7 @@ from danlu.lang.evaluation import evaluate
 from danlu.lang.functions.config import JupyterServer
 from danlu.lang.functions.runtime import EnvironmentVariables
 from danlu.lang.functions.steps import RunStep
+from danlu.project.fmt import format_text
 
 
 class OneFile:
@@ -43,7 +43,7 @@ class OneFile:
 @pytest.fixture(autouse=True)
 def debian(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend to be on Debian 12 without an active environment."""
-    monkeypatch.setattr("danlu.commands.init.detect_release", lambda: "debian12")
+    monkeypatch.setattr("danlu.convert.detect_release", lambda: "debian12")
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
 
@@ -534,8 +534,8 @@ def test_dockerfile_is_detected_unless_a_file_lists_packages(tmp_path: Path) -> 
 def test_any_input_is_an_error_or_a_valid_build_file(
     tmp_path_factory: pytest.TempPathFactory, name: str, words: list[str], beginning: str
 ) -> None:
-    from danlu.commands.init.detect import read_source
-    from danlu.commands.init.draft import BuildFileDraft, render_draft
+    from danlu.convert.detect import read_source
+    from danlu.convert.draft import BuildFileDraft, render_draft
 
     directory = tmp_path_factory.mktemp("fuzz")
     path = write(directory, name, beginning * (name == "Dockerfile") + " ".join(words))

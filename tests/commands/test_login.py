@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.login import login, parse_login_registry
-from danlu.commands.settings import Settings, load_settings
+from danlu.engine.settings import Settings, load_settings
 from danlu.errors import OutsideError, UsageError
+from danlu.image.login import login, parse_login_registry
 from danlu.oci.registry import RegistryCredentials, find_docker_credentials
 from danlu.oci.registry.credential_store import CredentialStore
 from danlu.oci.registry.credentials import CredentialHelperError

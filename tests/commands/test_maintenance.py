@@ -10,8 +10,8 @@ from typing import Literal
 
 import pytest
 
-from danlu.commands.maintenance import start_sweep
-from danlu.commands.settings import Settings
+from danlu.engine.settings import Settings
+from danlu.project.maintenance import start_sweep
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.locks import file_lock
@@ -19,7 +19,7 @@ from danlu.util.paths import Paths
 
 PROGRAM = """
 import sys
-from danlu.commands import maintenance
+from danlu.project import maintenance
 maintenance.maintain_store = lambda digest, settings: print(digest)
 sys.exit(maintenance.main(delay=0))
 """
@@ -48,7 +48,7 @@ def test_maintenance_runs_in_one_process_at_a_time(tmp_path: Path) -> None:
 
 SWEEP = """
 import sys
-from danlu.commands import maintenance
+from danlu.project import maintenance
 sys.argv = ["upkeep", "sweep"]
 sys.exit(maintenance.main())
 """

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.settings import Settings
-from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import PlannedJob, format_manifest, plan_job
-from danlu.commands.train.submission import build_submission
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.local.client import check_gpus, check_volumes
 from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.types import ContainerImage, Submission
+from danlu.submission.options import TrainOptions
+from danlu.submission.plan import PlannedJob, format_manifest, plan_job
+from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
@@ -293,7 +293,7 @@ def test_image_replaces_only_the_image_of_the_main_container(
     def images_of(names: Any, **_: Any) -> dict[str, ContainerImage]:
         return {name: ContainerImage(f"digest of {name}", name) for name in names}
 
-    monkeypatch.setattr("danlu.commands.train.submission.resolve_images", images_of)
+    monkeypatch.setattr("danlu.submission.submission.resolve_images", images_of)
     order = TrainOptions(directory=project, file="job.yaml", image="mine:1")
     job = plan_job(order, settings=settings)
     value = build_submission(job, order, settings=settings, progress=lambda event: None)

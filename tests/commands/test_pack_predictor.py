@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.pack import find_named_modules
 from danlu.errors import UsageError
+from danlu.packing.pack import find_named_modules
 
 
 @pytest.fixture

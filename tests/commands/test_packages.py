@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danlu.commands.packages import APT, CONDA, PYTHON, PackageKind, ProjectEdit, change_packages
-from danlu.commands.project import Project
-from danlu.commands.settings import load_settings
-from danlu.commands.string_list import add_item, parse_items, read_text, remove_item, replace_item
+from danlu.engine.settings import load_settings
 from danlu.errors import BuildFileError, DanluError, UsageError
+from danlu.project.packages import APT, CONDA, PYTHON, PackageKind, ProjectEdit, change_packages
+from danlu.project.project import Project
+from danlu.project.string_list import add_item, parse_items, read_text, remove_item, replace_item
 from danlu.util.paths import Paths
 
 HEAD = 'def build():\n    base(os="debian12")\n'

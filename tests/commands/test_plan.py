@@ -10,9 +10,7 @@ import msgspec
 import pytest
 
 from danlu.assemble.assemble import assemble
-from danlu.commands.plan import PlanReport, plan_build
-from danlu.commands.project import Project
-from danlu.commands.settings import Settings, load_settings
+from danlu.engine.settings import Settings, load_settings
 from danlu.environment.lock import (
     FunctionLock,
     Lock,
@@ -30,6 +28,8 @@ from danlu.environment.requirements import (
 )
 from danlu.errors import LockError, UsageError
 from danlu.graph.ops import DebPackage, Platform
+from danlu.project.plan import PlanReport, plan_build
+from danlu.project.project import Project
 from danlu.sandbox.emulation import host_platform
 from danlu.util.paths import Paths
 
@@ -327,6 +327,28 @@ def test_why_names_the_line_that_is_new(built_project: Path, settings: Settings)
     assert list(building) == ["run make other"]
     assert building["run make other"].why == "new since the last build (build.envd:6:5)"
     assert opened.file == "build.envd"
+
+
+@pytest.mark.parametrize(
+    ("call", "label"),
+    [
+        ('install.python_packages(requirements="some.txt")', "Python requirements of some.txt"),
+        (
+            'install.python_packages(["einops"], requirements="some.txt")',
+            "1 Python requirement and those of some.txt",
+        ),
+        ('install.conda_packages(env_file="env.yaml")', "1 conda package and those of env.yaml"),
+        ('install.conda_packages(["numpy"])', "1 conda package"),
+    ],
+)
+def test_a_file_of_requirements_does_not_count_as_one(
+    tmp_path: Path, settings: Settings, call: str, label: str
+) -> None:
+    (tmp_path / "some.txt").write_text("numpy\nrich\ntyper\n")
+    (tmp_path / "env.yaml").write_text("dependencies: [numpy, rich]\n")
+    text = f'def build():\n    base(os="debian12")\n    {call}\n'
+    planned = plan_build(project(tmp_path, text), settings=settings)
+    assert label in [vertex.name for vertex in planned.vertices]
 
 
 def test_why_shows_the_previous_version_of_a_package(

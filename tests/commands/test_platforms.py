@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
 from danlu.builder.embedded.build import find_foreign_step, list_unsolved
-from danlu.commands.build import build
-from danlu.commands.build_request import (
+from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedSystem
+from danlu.environment.types import BaseSystem, Environment
+from danlu.errors import MachineError, UsageError
+from danlu.graph.ops import DebPackage, Platform, parse_platform
+from danlu.project.build import build
+from danlu.project.build_request import (
     BuildOptions,
     BuildRequest,
     choose_platform,
     choose_platforms,
 )
-from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedSystem
-from danlu.environment.types import BaseSystem, Environment
-from danlu.errors import MachineError, UsageError
-from danlu.graph.ops import DebPackage, Platform, parse_platform
 from danlu.resolve.lockfile import read_lock, write_lock
 from danlu.sandbox import emulation
 from danlu.store import Store
@@ -151,7 +151,7 @@ def test_name_does_not_move_before_all_platforms_are_built(monkeypatch: pytest.M
             raise UsageError("cannot build")
         yield None, None
 
-    monkeypatch.setattr("danlu.commands.build.find_or_build", build_one)
+    monkeypatch.setattr("danlu.project.build.find_or_build", build_one)
     options = BuildOptions(tags=("demo:1",), platform=f"{AMD64},{ARM64}")
     nothing: Any = None
     with pytest.raises(UsageError, match="cannot build"):

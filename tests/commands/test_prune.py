@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.image.manage import prune_images
+from danlu.image.manage import prune_images
 from danlu.sources import downloads
 from danlu.store import Store
 from danlu.util.paths import Paths

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from danlu.commands import function_transport
-from danlu.commands.jobs.results import ReplicaError, open_error, open_values, rebuild_error
-from danlu.commands.settings import load_settings
-from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.submission import build_submission
+from danlu.engine.settings import load_settings
 from danlu.errors import UsageError
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.job_directory import JobDirectory
+from danlu.jobs.results import ReplicaError, open_error, open_values, rebuild_error
 from danlu.jobs.types import ContainerImage, JobResult, JobView, Submission
 from danlu.replica_runtime import encoding, results
+from danlu.submission import function_transport
+from danlu.submission.options import TrainOptions
+from danlu.submission.submission import build_submission
 from danlu.training.types import Job, JobStatus
 from danlu.util.paths import Paths
 
@@ -178,10 +178,10 @@ def test_host_python_is_trusted_and_a_named_image_is_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from danlu.commands.train.plan import plan_job
+    from danlu.submission.plan import plan_job
 
     monkeypatch.setattr(
-        "danlu.commands.train.submission.resolve_images",
+        "danlu.submission.submission.resolve_images",
         lambda names, **more: {name: ContainerImage("sha256:0", name) for name in names},
     )
     paths = Paths.of({"DANLU_HOME": str(tmp_path)})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.container_options import parse_shm_size
-from danlu.commands.named_commands import has_program, resolve_command, suggest_command
-from danlu.commands.runtime_mounts import resolve_mounts
+from danlu.engine.container_options import parse_shm_size
+from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeMount, RuntimeSettings
+from danlu.environments.named_commands import has_program, resolve_command, suggest_command
 from danlu.errors import UsageError
 from danlu.sandbox.prepare import expand_home
 from danlu.sandbox.types import Mount

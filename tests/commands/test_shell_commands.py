@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.init.shell_commands import is_portable, read_script, split_commands, split_list
+from danlu.convert.shell_commands import is_portable, read_script, split_commands, split_list
 
 CASES = json.loads((Path(__file__).parent / "shell_cases.json").read_text())
 PROGRAMS = ("pip", "pip3", "apt-get", "apt", "python3", "rm", "make", "uv", "sudo")

@@ -9,13 +9,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from danlu.commands.environments import docker_changes, docker_images
-from danlu.commands.remote.program_transfer import _send_files
-from danlu.commands.remote.project_sync import RemoteProject
-from danlu.commands.remote.remote_host import RemoteHost
-from danlu.commands.settings import load_settings
+from danlu.engine.docker import changes, images
 from danlu.engine.docker.command import DockerCommand
+from danlu.engine.settings import load_settings
 from danlu.errors import TemporaryError
+from danlu.remote.program_transfer import _send_files
+from danlu.remote.project_sync import RemoteProject
+from danlu.remote.remote_host import RemoteHost
 from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.store import Store
@@ -42,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(process_activity, "STUCK_SECONDS", 2.0)
-    monkeypatch.setattr(docker_images, "_UNPACK_SECONDS", 2.0)
+    monkeypatch.setattr(images, "_UNPACK_SECONDS", 2.0)
     return tmp_path
 
 
@@ -81,8 +81,13 @@ def test_image_is_not_loaded_for_ever(
         config = b'{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[]}'
         image = store.put_image(config + b" " * size + b"}", [])
     with pytest.raises(TemporaryError, match="docker did nothing for"):
-        docker_images._load_archive(
-            DockerCommand("docker"), image.digest, "name", settings, (), lambda done, total: None
+        images._load_archive(
+            DockerCommand("docker"),
+            image.digest,
+            "name",
+            settings.paths,
+            (),
+            lambda done, total: None,
         )
     wait_for(lambda: has_ended(place))
 
@@ -91,12 +96,11 @@ def test_changes_of_a_container_are_not_read_for_ever(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SimpleNamespace(mounts=(), account=None, earlier_targets=())
-    monkeypatch.setattr(docker_changes, "read_settings", lambda environment: settings)
-    monkeypatch.setattr(docker_changes, "container_name", lambda environment: "box")
-    environment = Mock(read_spec=lambda: SimpleNamespace(engine="docker"))
+    monkeypatch.setattr(changes, "read_settings", lambda environment: settings)
+    monkeypatch.setattr(changes, "container_name", lambda environment: "box")
     with (
         pytest.raises(TemporaryError, match="docker did nothing for"),
-        docker_changes.open_container_changes(environment) as write_changes,
+        changes.open_container_changes(DockerCommand("docker"), Mock()) as write_changes,
     ):
         write_changes(place / "changes", LayerView([]))
     wait_for(lambda: has_ended(place))

@@ -12,14 +12,14 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from danlu.commands.sweep.jobs import build_trial_submission
-from danlu.commands.sweep.metric_pattern import find_last_number
-from danlu.commands.sweep.report import SweepObjective, SweepReport, SweepTrial, parse_objective
-from danlu.commands.sweep.runner import GridSearch, PointProposal, run_sweep
-from danlu.commands.sweep.space import Point, build_grid, parse_axes
-from danlu.commands.sweep.view_model import describe_best
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
+from danlu.sweeps.jobs import build_trial_submission
+from danlu.sweeps.metric_pattern import find_last_number
+from danlu.sweeps.report import SweepObjective, SweepReport, SweepTrial, parse_objective
+from danlu.sweeps.runner import GridSearch, PointProposal, run_sweep
+from danlu.sweeps.space import Point, build_grid, parse_axes
+from danlu.sweeps.view_model import describe_best
 from danlu.training.registry import find_framework
 from tests.commands.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
 

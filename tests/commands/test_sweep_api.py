@@ -8,9 +8,9 @@ import optuna
 import pytest
 
 import danlu
-from danlu.commands.sweep.report import SweepReport
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
+from danlu.sweeps.report import SweepReport
 from tests.commands.sweep_jobs import ScriptedJobs, TrialScript, progress
 
 
@@ -25,8 +25,8 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch\n")
     scripted = ScriptedJobs(loss)
-    monkeypatch.setattr("danlu.commands.jobs.backends.local_backend", lambda settings: scripted)
-    monkeypatch.setattr("danlu.commands.train.plan.find_active_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.jobs.backends.local_backend", lambda settings: scripted)
+    monkeypatch.setattr("danlu.submission.plan.find_active_python", lambda: "/usr/bin/python3")
     return scripted
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.sweep.jobs import build_trial_submission, max_parallel_jobs, variable_name
-from danlu.commands.sweep.space import SweepAxis, parse_axis
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
+from danlu.sweeps.jobs import build_trial_submission, max_parallel_jobs, variable_name
+from danlu.sweeps.space import SweepAxis, parse_axis
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_framework
 from tests.commands.sweep_jobs import job, submission

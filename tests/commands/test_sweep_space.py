@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from danlu.commands.sweep.space import build_grid, parse_axes, parse_axis
 from danlu.errors import UsageError
+from danlu.sweeps.space import build_grid, parse_axes, parse_axis
 
 
 @pytest.mark.parametrize(

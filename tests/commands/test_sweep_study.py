@@ -10,13 +10,13 @@ import anyio
 import optuna
 import pytest
 
-from danlu.commands.sweep.jobs import build_trial_submission
-from danlu.commands.sweep.report import SweepObjective, SweepReport
-from danlu.commands.sweep.runner import run_sweep
-from danlu.commands.sweep.space import Point, parse_axes
-from danlu.commands.sweep.study import StudySearch, create_study, study_goal
 from danlu.errors import MachineError, UsageError
 from danlu.jobs.types import Submission
+from danlu.sweeps.jobs import build_trial_submission
+from danlu.sweeps.report import SweepObjective, SweepReport
+from danlu.sweeps.runner import run_sweep
+from danlu.sweeps.space import Point, parse_axes
+from danlu.sweeps.study import StudySearch, create_study, study_goal
 from danlu.training.registry import find_framework
 from tests.commands.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
 

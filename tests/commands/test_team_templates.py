@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.init import init_from_template
-from danlu.commands.init.team_template import (
+from danlu.convert import init_from_template
+from danlu.convert.team_template import (
     MAX_FILE_BYTES,
     MAX_FILES,
     TemplateAddress,
@@ -185,7 +185,7 @@ def test_a_failed_write_leaves_nothing(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("danlu.commands.init.team_template._create_file", refuse)
+    monkeypatch.setattr("danlu.convert.team_template._create_file", refuse)
     with pytest.raises(OutsideError, match="No space left on device"):
         init_from_template(project, str(template / "vision"))
     assert list_tree(project) == []

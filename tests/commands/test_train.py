@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.settings import Settings
-from danlu.commands.train.options import ReplicaResources, TrainOptions
-from danlu.commands.train.plan import find_active_python, format_manifest, plan_job
-from danlu.commands.train.submission import build_submission
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.types import ContainerImage
+from danlu.submission.options import ReplicaResources, TrainOptions
+from danlu.submission.plan import find_active_python, format_manifest, plan_job
+from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
@@ -241,7 +241,7 @@ def test_script_next_to_a_build_file_runs_in_its_environment(
     assert container(plan)["workingDir"] == "/workspace"
     assert container(plan)["command"] == ["python", "train.py"]
     monkeypatch.setattr(
-        "danlu.commands.train.submission.build_target_image",
+        "danlu.submission.submission.build_target_image",
         lambda *_: ContainerImage("sha256:" + "a" * 64, "project:latest"),
     )
     value = build_submission(plan, options, settings=settings, progress=lambda event: None)
@@ -332,7 +332,7 @@ def test_manifest_runs_in_its_own_images(
         expected.extend(names)
         return {name: ContainerImage("sha256:" + "b" * 64, name) for name in names}
 
-    monkeypatch.setattr("danlu.commands.train.submission.resolve_images", images_of)
+    monkeypatch.setattr("danlu.submission.submission.resolve_images", images_of)
     value = build_submission(plan, options, settings=settings, progress=lambda event: None)
     assert expected == ["example/trainer:1"]
     assert set(value.images) == {"example/trainer:1"}

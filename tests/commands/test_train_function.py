@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 import danlu
-from danlu.commands import function_transport
-from danlu.commands.function_transport import RemoteCall, leader_value, pack_call
-from danlu.commands.jobs.backends import local_backend, wait_for_finish
-from danlu.commands.jobs.results import open_values
-from danlu.commands.settings import load_settings
-from danlu.commands.train.call import build_call_options
-from danlu.commands.train.options import TrainOptions
+from danlu.engine.settings import load_settings
 from danlu.errors import BuildFileError, JobFailed, Span, StepFailed, UsageError
+from danlu.jobs.backends import local_backend, wait_for_finish
+from danlu.jobs.results import open_values
 from danlu.jobs.types import JobResult, JobView
 from danlu.replica_runtime import call_entry, encoding, results
+from danlu.submission import function_transport
+from danlu.submission.call import build_call_options
+from danlu.submission.function_transport import RemoteCall, leader_value, pack_call
+from danlu.submission.options import TrainOptions
 from danlu.training.types import JobStatus
 from danlu.util.fork import run_in_child
 
@@ -196,7 +196,7 @@ def test_other_python_version_is_an_error_before_unpickling(tmp_path: Path) -> N
 def test_function_that_cannot_be_sent_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.commands.function_transport._import_cloudpickle", lambda: None)
+    monkeypatch.setattr("danlu.submission.function_transport._import_cloudpickle", lambda: None)
     with pytest.raises(UsageError, match="cannot be sent") as caught:
         pack_call(RemoteCall(lambda: None), tmp_path)
     assert "cloudpickle" in caught.value.hint
@@ -208,7 +208,7 @@ def test_notebook_function_requires_cloudpickle(
     def cell() -> None: ...
 
     cell.__module__ = "__main__"
-    monkeypatch.setattr("danlu.commands.function_transport._import_cloudpickle", lambda: None)
+    monkeypatch.setattr("danlu.submission.function_transport._import_cloudpickle", lambda: None)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     with pytest.raises(UsageError, match="notebook") as caught:
         pack_call(RemoteCall(cell), tmp_path)
@@ -218,7 +218,7 @@ def test_notebook_function_requires_cloudpickle(
 def test_function_for_a_container_requires_cloudpickle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.commands.function_transport._import_cloudpickle", lambda: None)
+    monkeypatch.setattr("danlu.submission.function_transport._import_cloudpickle", lambda: None)
     with pytest.raises(UsageError, match="containers without cloudpickle"):
         pack_call(RemoteCall(os.getpid), tmp_path, project=tmp_path)
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.settings import Settings
-from danlu.commands.train.framework_detection import (
+from danlu.engine.settings import Settings
+from danlu.errors import UsageError
+from danlu.jobs.kubernetes.manifests import prepare_job
+from danlu.jobs.types import Submission
+from danlu.submission.framework_detection import (
     DetectedFramework,
     detect_module_framework,
     find_module,
     relative_import_package,
 )
-from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import PlannedJob, format_manifest, plan_job
-from danlu.commands.train.submission import build_submission
-from danlu.errors import UsageError
-from danlu.jobs.kubernetes.manifests import prepare_job
-from danlu.jobs.types import Submission
+from danlu.submission.options import TrainOptions
+from danlu.submission.plan import PlannedJob, format_manifest, plan_job
+from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework

@@ -10,23 +10,23 @@ import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from danlu.commands import function_transport
-from danlu.commands.function_transport import RemoteCall
-from danlu.commands.jobs.backends import find_target, is_remote
-from danlu.commands.remote.contexts import ClusterAddress
-from danlu.commands.settings import Settings
-from danlu.commands.train.call import build_call_options
-from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import RunTarget, plan_job
-from danlu.commands.train.submission import build_submission
+from danlu.engine.contexts import ClusterAddress
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.graph.ops import Platform
+from danlu.jobs.backends import find_target, is_remote
 from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.kubernetes.objects import PodObject
 from danlu.jobs.kubernetes.results import collect_result
 from danlu.jobs.types import ContainerImage, JobResult, JobView, Submission
 from danlu.sources import image as images
 from danlu.store import Store
+from danlu.submission import function_transport
+from danlu.submission.call import build_call_options
+from danlu.submission.function_transport import RemoteCall
+from danlu.submission.options import TrainOptions
+from danlu.submission.plan import RunTarget, plan_job
+from danlu.submission.submission import build_submission
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
@@ -248,9 +248,9 @@ def test_environment_is_pushed_and_referenced_by_digest(
             assert target.project.portable, "nodes have no project to use packages from"
             return ContainerImage(kept)
 
-        monkeypatch.setattr("danlu.commands.train.submission.build_target_image", build_image)
+        monkeypatch.setattr("danlu.submission.submission.build_target_image", build_image)
         # A child process would be forked from a process with threads.
-        monkeypatch.setattr("danlu.commands.image.cluster_push.run_in_child", lambda work: work())
+        monkeypatch.setattr("danlu.image.cluster_push.run_in_child", lambda work: work())
         monkeypatch.setattr("danlu.sandbox.userns.enter", lambda paths: None)
         order = TrainOptions(directory=project, script="train.py", on="kubernetes")
         pod, _ = render_worker_pod(prepare_submission(order, settings))

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from danlu.commands import build_cache, build_image, packages
-from danlu.commands import lock as lock_command
-from danlu.commands.build_request import BuildOptions, BuildRequest
-from danlu.commands.packages import PYTHON, change_packages
-from danlu.commands.project import Project
-from danlu.commands.settings import Settings, load_settings
+from danlu.engine.settings import Settings, load_settings
 from danlu.environment.lock import FunctionLock, LockedBase
 from danlu.environment.requirements import digest_base_inputs
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.graph.ops import DebPackage
 from danlu.graph.progress import Event, Message
+from danlu.project import build_cache, build_image, packages
+from danlu.project import lock as lock_command
+from danlu.project.build_request import BuildOptions, BuildRequest
+from danlu.project.packages import PYTHON, change_packages
+from danlu.project.project import Project
 from danlu.resolve import resolve as resolve_module
 from danlu.resolve.lockfile import read_lock
 from danlu.sandbox import userns

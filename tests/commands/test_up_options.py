@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from danlu.commands.container_options import parse_volume
-from danlu.commands.environments.jupyter import add_jupyter, format_jupyter_url, replace_taken_port
-from danlu.commands.environments.manage import default_name
-from danlu.commands.environments.spec import UpOptions, build_spec, name_services, parse_port
+from danlu.engine.container_options import parse_volume
 from danlu.engine.environment_directory import EnvironmentSpec, PortForward, check_environment_name
 from danlu.environment.runtime_settings import JupyterSettings, RuntimeSettings
+from danlu.environments.jupyter import add_jupyter, format_jupyter_url, replace_taken_port
+from danlu.environments.manage import default_name
+from danlu.environments.spec import UpOptions, build_spec, name_services, parse_port
 from danlu.errors import UsageError
 from danlu.util.paths import Paths
 

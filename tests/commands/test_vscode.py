@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.vscode import add_archives, remove_server
 from danlu.engine.vscode_servers import list_servers, machine_architecture
+from danlu.environments.vscode import add_archives, remove_server
 from danlu.errors import DanluError, UsageError
 from danlu.util.paths import Paths
 from tests.fakes.vscode_archives import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.init.template import list_templates
+from danlu.convert.template import list_templates
 from tests.e2e.conftest import Project
 from tests.fakes.conda import CondaFile, index_channel, write_package
 from tests.sources.test_git import git

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import danlu
-from danlu.commands.jobs.backends import local_backend
-from danlu.commands.settings import load_settings
+from danlu.engine.settings import load_settings
 from danlu.errors import JobFailed
+from danlu.jobs.backends import local_backend
 from danlu.replica_runtime import call_entry
 from danlu.util.files import remove_tree
 from tests.e2e.conftest import Project

@@ -11,8 +11,23 @@ import msgspec
 import pytest
 
 from danlu.cli.__main__ import main
-from danlu.commands.environments import up
-from danlu.commands.environments.manage import (
+from danlu.engine import environment_directory
+from danlu.engine.contexts import (
+    Context,
+    apply_context,
+    create_context,
+    read_contexts,
+    remove_context,
+)
+from danlu.engine.environment_directory import (
+    EnvironmentDirectory,
+    EnvironmentSpec,
+    EnvironmentState,
+    lock_environment,
+)
+from danlu.engine.settings import load_settings
+from danlu.environments import up
+from danlu.environments.manage import (
     DamagedEnvironmentView,
     EnvironmentView,
     find_own_environment,
@@ -20,25 +35,10 @@ from danlu.commands.environments.manage import (
     rename_environment,
     take_down,
 )
-from danlu.commands.environments.spec import UpOptions
-from danlu.commands.project import Project
-from danlu.commands.remote.contexts import (
-    Context,
-    apply_context,
-    create_context,
-    read_contexts,
-    remove_context,
-)
-from danlu.commands.remote.environment_access import list_access
-from danlu.commands.settings import load_settings
-from danlu.engine import environment_directory
-from danlu.engine.environment_directory import (
-    EnvironmentDirectory,
-    EnvironmentSpec,
-    EnvironmentState,
-    lock_environment,
-)
+from danlu.environments.spec import UpOptions
 from danlu.errors import StoreError, UsageError
+from danlu.project.project import Project
+from danlu.remote.environment_access import list_access
 from danlu.sandbox.types import Mount
 from tests.jobs.containers.engine_rig import paths_of
 

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.commands.remote.contexts import Context, create_context
+from danlu.engine.contexts import Context, create_context
 from danlu.engine.docker.settings import container_name
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
 from danlu.sandbox.procfs import find_namespace_members

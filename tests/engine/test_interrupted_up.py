@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.environments import up
-from danlu.commands.environments.manage import list_environment_views
-from danlu.commands.environments.spec import UpOptions
-from danlu.commands.settings import load_settings
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import load_settings
+from danlu.environments import up
+from danlu.environments.manage import list_environment_views
+from danlu.environments.spec import UpOptions
 from danlu.store import Store
 from danlu.util.paths import Paths
 from tests.jobs.containers.engine_rig import image, paths_of

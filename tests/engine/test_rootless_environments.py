@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.environments.manage import remove_environment, stop_environment
-from danlu.commands.environments.spec import UpOptions
-from danlu.commands.environments.up import start_environment
-from danlu.commands.settings import load_settings
-from danlu.commands.vscode import add_archives
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.exec_connection import ExecConnection
+from danlu.engine.settings import load_settings
 from danlu.engine.types import ExecRequest
+from danlu.environments.manage import remove_environment, stop_environment
+from danlu.environments.spec import UpOptions
+from danlu.environments.up import start_environment
+from danlu.environments.vscode import add_archives
 from danlu.store import Store
 from tests.fakes.vscode_archives import COMMIT, make_server
 from tests.jobs.containers.engine_rig import image, paths_of

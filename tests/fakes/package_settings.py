@@ -13,7 +13,6 @@ import msgspec
 
 from danlu.sandbox.machine_settings import MACHINE_SETTINGS, MachineSetting
 from danlu.sandbox.pip_indexes import render_uv_toml
-from danlu.sandbox.pip_uv_config import PIP_TABLE_SETTINGS
 
 #: Values other than "1" and true. ``{files}`` is a directory with the files that they name.
 _TEXTS = {
@@ -176,9 +175,7 @@ def _iter(setting: MachineSetting) -> Iterator[SettingCase]:
         yield SettingCase(setting, name, pip_conf=f"[install]\n{name} = {value}\n")
     for name in setting.uv:
         text = render_uv_toml({name: _UV_VALUES.get(name, _TEXTS.get(name, True))})
-        yield SettingCase(
-            setting, name, uv_toml=f"[pip]\n{text}" if name in PIP_TABLE_SETTINGS else text
-        )
+        yield SettingCase(setting, name, uv_toml=text)
     for name in setting.variables:
         variable = name.replace("*", "DOWNLOADS" if "CONCURRENT" in name else "MORE")
         if not variable.startswith("PIP_"):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.project import Project
 from danlu.environment.types import PythonPackages
 from danlu.errors import UsageError
 from danlu.lang.build_parameters import (
@@ -16,6 +15,7 @@ from danlu.lang.build_parameters import (
     parse_settings,
     parse_target,
 )
+from danlu.project.project import Project
 from danlu.util.paths import Paths
 
 FILE = """\

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.jobs.backends import select_backend
-from danlu.commands.settings import Settings, load_settings
-from danlu.commands.sweep.report import SweepReport
+from danlu.engine.settings import Settings, load_settings
 from danlu.graph.progress import Event
+from danlu.jobs.backends import select_backend
 from danlu.jobs.types import JobBackend, JobView, LogLine
 from danlu.notebook.variables import UserNamespace
+from danlu.sweeps.report import SweepReport
 from danlu.util.paths import Paths
 
 __all__ = ["FakeCellContext", "RecordingView"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from danlu.commands.job_view_model import JobSnapshot, MetricSeries, OutputLine
 from danlu.jobs.types import ReplicaView
+from danlu.submission.job_view_model import JobSnapshot, MetricSeries, OutputLine
 from danlu.training.progress import TrainingProgress
 from tests.commands.fake_jobs import replica
 

@@ -7,13 +7,13 @@ import io
 import msgspec
 import pytest
 
-from danlu.commands.build_view_model import BuildRow, event_fields, parse_event
-from danlu.commands.job_view_model import JobSnapshot
 from danlu.graph.progress import Ended, Event, Finished, Log, Message, Started, Transfer
 from danlu.notebook.build_view import BuildTracker
 from danlu.notebook.job_view import LiveJobView, TerminalJobView
 from danlu.notebook.rendering import MAX_BYTES, json_size, render_mime_bundle
 from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView
+from danlu.project.build_view_model import BuildRow, event_fields, parse_event
+from danlu.submission.job_view_model import JobSnapshot
 
 
 class ManualClock:

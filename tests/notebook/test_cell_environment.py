@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.settings import Settings, load_settings
+from danlu.engine.settings import Settings, load_settings
 from danlu.graph.progress import Finished
 from danlu.notebook import cells
 from danlu.notebook.parser import parse_distributed

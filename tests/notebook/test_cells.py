@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from danlu.commands.jobs.backends import result_limit_note
 from danlu.errors import UsageError
+from danlu.jobs.backends import result_limit_note
 from danlu.notebook import background_loop, cells
 from danlu.notebook.errors import CellFailed
 from danlu.notebook.parser import parse_cell, parse_distributed

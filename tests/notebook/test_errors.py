@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from danlu.commands.jobs.report import JobSummary
 from danlu.errors import JobFailed
+from danlu.jobs.report import JobSummary
 from danlu.jobs.types import JobResult, JobView, ReplicaView
 from danlu.notebook.errors import CellFailed, cell_error
 from danlu.replica_runtime import encoding

@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from danlu.commands.job_view_model import JobSnapshot, OutputLine
 from danlu.jobs.types import LogLine
 from danlu.notebook.job_view import (
     CellOutput,
@@ -19,6 +18,7 @@ from danlu.notebook.job_view import (
     output_line,
 )
 from danlu.notebook.rendering import render_mime_bundle
+from danlu.submission.job_view_model import JobSnapshot, OutputLine
 from danlu.training.progress import TrainingProgress
 from tests.commands.fake_jobs import START, line, replica, view
 

@@ -267,9 +267,9 @@ def test_a_notebook_in_a_pod_is_told_what_to_use_instead(
 ) -> None:
     environment.write_spec(replace(environment.read_spec(), engine="kubernetes"))
     context = EnvironmentContext(environment, KernelRequest("cell", ""), kernel.connection)
-    with pytest.raises(UsageError, match="is a pod") as caught:
+    with pytest.raises(UsageError, match="only a copy of the project") as caught:
         context.jobs()
-    assert "--on kubernetes" in caught.value.hint
+    assert "--on CONTEXT" in caught.value.hint
 
 
 def test_the_kernels_python_decides_about_syntax_that_the_host_does_not_know(

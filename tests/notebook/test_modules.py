@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands import local_modules
-from danlu.commands.local_modules import (
+from danlu.errors import UsageError
+from danlu.project import local_modules
+from danlu.project.local_modules import (
     LocalModules,
     TransferLimit,
     classify_search_path,
     find_imports,
     find_local_modules,
 )
-from danlu.errors import UsageError
 
 
 def tree(place: Path, files: Mapping[str, str]) -> Path:

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from danlu.api import train
-from danlu.commands.train.options import JOB_OPTIONS, JobOption, TrainKeywords
 from danlu.errors import UsageError
 from danlu.notebook.options import (
     OPTIONS,
@@ -23,6 +22,7 @@ from danlu.notebook.options import (
 )
 from danlu.notebook.parser import parse_cell, parse_distributed
 from danlu.notebook.types import CellOptions, ReplicaOptions
+from danlu.submission.options import JOB_OPTIONS, JobOption, TrainKeywords
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from scripts.reference.notebook import PAGE, reference

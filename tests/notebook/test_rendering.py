@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from danlu.commands.job_view_model import JobSnapshot, MetricSeries, OutputLine, visible_replicas
 from danlu.jobs.types import ReplicaView
 from danlu.notebook.rendering import MAX_BYTES, json_size, render_html, render_mime_bundle
+from danlu.submission.job_view_model import JobSnapshot, MetricSeries, OutputLine, visible_replicas
 from danlu.training.progress import TrainingProgress
 from tests.commands.fake_jobs import replica
 from tests.golden import write_on_request

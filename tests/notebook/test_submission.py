@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.train.options import TrainOptions
 from danlu.errors import Span, UsageError
 from danlu.graph.progress import Finished, Message, Started
 from danlu.jobs.types import Submission
 from danlu.notebook import background_loop, submission
 from danlu.notebook.submission import prepare_submission
 from danlu.store import Store
+from danlu.submission.options import TrainOptions
 from tests.notebook.cell_context import FakeCellContext
 from tests.notebook.interrupts import interrupt_when, until
 

@@ -7,10 +7,10 @@ import json
 
 from msgspec.structs import replace
 
-from danlu.commands.job_view_model import OutputLine
-from danlu.commands.sweep.report import SweepObjective, SweepReport, SweepTrial
 from danlu.notebook.rendering import MAX_BYTES
 from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView, render_sweep
+from danlu.submission.job_view_model import OutputLine
+from danlu.sweeps.report import SweepObjective, SweepReport, SweepTrial
 from danlu.training.progress import TrainingProgress
 from tests.notebook.job_snapshots import ATTRIBUTES, TAGS, read
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.settings import Settings
-from danlu.commands.train.options import ReplicaResources, TrainOptions
-from danlu.commands.train.plan import format_manifest, plan_job
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.notebook.cell_code import parse_code
 from danlu.notebook.cells import RETURNS_LABEL, build_sweep_options, build_train_options
 from danlu.notebook.parser import parse_cell
 from danlu.notebook.types import Cell, CellOptions, ReplicaOptions
+from danlu.submission.options import ReplicaResources, TrainOptions
+from danlu.submission.plan import format_manifest, plan_job
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 

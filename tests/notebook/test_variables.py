@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.jobs.results import open_values
 from danlu.errors import JobFailed, UsageError
+from danlu.jobs.results import open_values
 from danlu.jobs.types import JobResult, JobView, ReplicaView
 from danlu.notebook.variables import pickle_variables, unpack_results
 from danlu.replica_runtime import encoding, pickles

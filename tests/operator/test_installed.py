@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.operator import OperatorDeployment, list_manifests
 from danlu.kube.client import Client
 from danlu.kube.config import ClusterConfig, StaticCredentials
 from danlu.kube.errors import ApiError, Forbidden
 from danlu.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
+from danlu.operator.installation import OperatorDeployment, list_manifests
 from danlu.operator.types import OperatorSettings
 from danlu.training.document import read_manifest_file
 from danlu.training.names import REPORTS_ANNOTATION

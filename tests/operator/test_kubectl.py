@@ -9,7 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.operator import OperatorDeployment, list_crds, list_manifests, render_documents
+from danlu.operator.installation import (
+    OperatorDeployment,
+    list_crds,
+    list_manifests,
+    render_documents,
+)
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.conftest import ROOT

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from danlu.commands import serve_local
-from danlu.commands.serve_options import ServeOptions
-from danlu.commands.settings import load_settings
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.settings import load_settings
+from danlu.packing import serve_local
+from danlu.packing.serve_options import ServeOptions
 from danlu.serving.server import main as server_main
 from danlu.serving.server_files import _PROGRAM
 from danlu.util.paths import Paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danlu.commands.serve_options import ServeOptions, find_stop_seconds
+from danlu.packing.serve_options import ServeOptions, find_stop_seconds
 
 
 def test_a_server_may_use_its_timeout_after_it_has_stopped_accepting_requests() -> None:

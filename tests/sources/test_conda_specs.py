@@ -16,7 +16,7 @@ import pytest
 import rattler
 from packaging.specifiers import SpecifierSet
 
-from danlu.commands.init import init
+from danlu.convert import init
 from danlu.errors import ResolveError, UsageError
 from danlu.sources.conda.match_spec import parse_match_spec, split_spec, to_pep440
 from danlu.sources.environment_file import parse_environment_file

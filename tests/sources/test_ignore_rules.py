@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2b_dockerfile_utils import PatternMatcher
 
 from danlu.errors import MachineError, UsageError
 from danlu.sources.build_context import find_ignored, list_entries
@@ -162,20 +161,6 @@ def test_20000_random_dockerignore_files_mean_what_moby_says(tmp_path: Path) -> 
     assert counts["same"] > 12_000, counts
 
 
-def test_random_dockerignore_files_mean_what_another_port_says() -> None:
-    """The same without Go; the other port differs in lines that moby cleans twice."""
-    chance = random.Random(3)
-    compared = 0
-    while compared < 300:
-        text, paths = make_ignore_file(chance), make_paths(chance)
-        found = list_excluded(text, paths)
-        if found is None or "^" in text or "/!" in text:
-            continue
-        right = PatternMatcher(text.removeprefix("\ufeff").split("\n"))
-        assert found == set(filter(right.matches, paths)), (text, paths)
-        compared += 1
-
-
 # -- .gitignore against git
 
 
@@ -264,9 +249,9 @@ def test_variables_of_a_git_that_runs_danlu_do_not_count(
 @pytest.mark.parametrize(
     ("files", "missing"),
     [
-        ({".gitignore": "a\n", ".git/HEAD": ""}, ".gitignore of a repository"),
+        ({".git/HEAD": ""}, "knows what .gitignore excludes"),
+        ({".gitignore": "a\n"}, "knows what .gitignore excludes"),
         ({"d/e/.gitignore": "a\n"}, "d/e/.gitignore"),
-        ({".gitignore": "a\n/d/\n", "d/.gitignore": "", "a": "", "b": ""}, ""),
         ({".danluignore": "a\r\n", "d/.gitignore": "b", "a": "", "d/b": ""}, ""),
     ],
 )

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
-    from danlu.commands.jobs.report import JobSummary
-    from danlu.commands.sweep.report import SweepReport
-    from danlu.commands.sweep.study import OptunaStudy
-    from danlu.commands.train.options import TrainKeywords
+    from danlu.jobs.report import JobSummary
+    from danlu.submission.options import TrainKeywords
+    from danlu.sweeps.report import SweepReport
+    from danlu.sweeps.study import OptunaStudy
 
     class _TrainArguments(TrainKeywords, total=False):
         """The arguments of :func:`train` that do not affect its return type."""
@@ -160,7 +160,7 @@ def train(
     Returns:
         For a function its return value on rank 0, or with ``every`` a dict of return values by
         replica name (``worker-0``). For a script or manifest a
-        :class:`~danlu.commands.jobs.report.JobSummary`. With ``detach`` the name of the job.
+        :class:`~danlu.jobs.report.JobSummary`. With ``detach`` the name of the job.
 
     Raises:
         danlu.errors.JobFailed: If the job fails; raised from the function's exception.
@@ -170,7 +170,7 @@ def train(
     """
     # Loaded when called: see the module's docstring.
     from danlu.api import jobs
-    from danlu.commands.train.options import TrainOptions
+    from danlu.submission.options import TrainOptions
 
     train_options = TrainOptions.from_keywords(Path.cwd(), tied=True, **options)
     run = jobs.RunOptions(log, every, detach, train_options.trust_results)
@@ -242,7 +242,7 @@ def sweep(
     """
     # Loaded when called: see the module's docstring.
     from danlu.api import jobs
-    from danlu.commands.train.options import TrainOptions
+    from danlu.submission.options import TrainOptions
 
     program = jobs.program_fields(os.fspath(script), args)
     train_options = TrainOptions.from_keywords(Path.cwd(), tied=True, **program, **options)

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from danlu.commands.function_transport import (
+from danlu.engine.settings import Settings, load_settings
+from danlu.errors import DanluError, UsageError
+from danlu.jobs.backends import select_backend
+from danlu.jobs.report import JobSummary, blame_replica, job_error
+from danlu.jobs.types import JobResult
+from danlu.submission.call import build_call_options
+from danlu.submission.function_transport import (
     RemoteCall,
     first_error,
     importing_script,
@@ -20,35 +26,28 @@ from danlu.commands.function_transport import (
     leader_value,
     replica_values,
 )
-from danlu.commands.jobs.backends import select_backend
-from danlu.commands.jobs.report import JobSummary, blame_replica, job_error
-from danlu.commands.settings import Settings, load_settings
-from danlu.commands.sweep.options import (
-    SweepOptions,
-    apply_target_defaults,
-    create_point_source,
-    execute_sweep,
-)
-from danlu.commands.sweep.report import SweepReport, parse_objective
-from danlu.commands.sweep.space import parse_axis, parse_choices
-from danlu.commands.sweep.study import study_goal
-from danlu.commands.train.call import build_call_options
-from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.run import (
+from danlu.submission.options import TrainOptions
+from danlu.submission.run import (
     attach_job,
     plan_submission,
     run_in_portal,
     run_job,
     submit_and_detach,
 )
-from danlu.errors import DanluError, UsageError
-from danlu.jobs.types import JobResult
+from danlu.sweeps.options import (
+    SweepOptions,
+    apply_target_defaults,
+    create_point_source,
+    execute_sweep,
+)
+from danlu.sweeps.report import SweepReport, parse_objective
+from danlu.sweeps.space import parse_axis, parse_choices
+from danlu.sweeps.study import study_goal
 
 if TYPE_CHECKING:
-    from danlu.commands.sweep.study import OptunaStudy  # of the optional dependency
-
     # Loaded in kernels only, see _current_notebook.
     from danlu.notebook.api_display import NotebookRunner
+    from danlu.sweeps.study import OptunaStudy  # of the optional dependency
 
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")

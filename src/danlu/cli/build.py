@@ -27,10 +27,10 @@ from danlu.cli.options import (
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
-from danlu.commands.build import build, build_metadata
-from danlu.commands.build_request import BuildOptions, BuildReport
-from danlu.commands.image.manage import normalize_name
 from danlu.errors import UsageError
+from danlu.image.manage import normalize_name
+from danlu.project.build import build, build_metadata
+from danlu.project.build_request import BuildOptions, BuildReport
 from danlu.util.danlu_program import read_variable
 from danlu.util.files import check_parent_directory
 from danlu.util.human import format_duration, format_size, pluralize, shorten_digest
@@ -138,7 +138,7 @@ def command(
     if bytecode and not (push or outputs):
         raise click.UsageError("--bytecode needs --push or --output: here, danlu adds it anyway")
     if outputs:
-        from danlu.commands.image.export import parse_output  # most builds export nothing
+        from danlu.image.export import parse_output  # most builds export nothing
 
         for output in outputs:
             parse_output(output)

@@ -10,15 +10,15 @@ from danlu.cli.environment_selection import select_default_name, select_environm
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
 from danlu.cli.session import Session, current_session
-from danlu.commands.environments.editors import (
+from danlu.environments.editors import (
     EDITORS,
     EditorTarget,
     environment_target,
     format_editor_uri,
     open_editor,
 )
-from danlu.commands.environments.ssh import require_running
-from danlu.commands.remote.environment_link import open_environment_link
+from danlu.environments.ssh import require_running
+from danlu.remote.environment_link import open_environment_link
 
 
 @declare_command("code")

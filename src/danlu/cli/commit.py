@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import click
 
+from danlu.changes.commit import CommitResult, commit_environment
+from danlu.changes.environment_changes import EnvironmentChanges
+from danlu.changes.file_changes import LARGE, PRIVATE, ChangedFile
 from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, format_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.environments.changes import EnvironmentChanges
-from danlu.commands.environments.commit import CommitResult, commit_environment
-from danlu.commands.environments.file_changes import LARGE, PRIVATE, ChangedFile
 from danlu.errors import DifferenceFound
 from danlu.util.human import format_size, shorten_digest
 from danlu.util.sanitize import escape_unprintable

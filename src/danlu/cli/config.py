@@ -8,8 +8,8 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.output import print_json, print_table
 from danlu.cli.session import current_session
-from danlu.commands.config import list_settings
 from danlu.errors import UsageError
+from danlu.util.effective_settings import list_settings
 
 
 @declare_command("config")

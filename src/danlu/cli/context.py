@@ -10,9 +10,7 @@ from danlu.cli.groups import group
 from danlu.cli.options import ContextParam, format_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
-from danlu.commands.environments.manage import check_new_context
-from danlu.commands.remote.connection import connect_host
-from danlu.commands.remote.contexts import (
+from danlu.engine.contexts import (
     CONTAINER_SCHEME,
     Context,
     create_context,
@@ -23,10 +21,12 @@ from danlu.commands.remote.contexts import (
     remove_context,
     use_context,
 )
-from danlu.commands.remote.project_sync import open_remote_project
-from danlu.commands.remote.ssh_access import ContextHosts
-from danlu.commands.settings import load_settings
+from danlu.engine.settings import load_settings
+from danlu.environments.manage import check_new_context
 from danlu.errors import UsageError
+from danlu.remote.connection import connect_host
+from danlu.remote.project_sync import open_remote_project
+from danlu.remote.ssh_access import ContextHosts
 from danlu.util.sanitize import escape_unprintable
 
 _MAX_PATH_LENGTH = 4096

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from danlu.cli.session import Session
-from danlu.commands.remote.remote_command import RemoteCommand, needs_linux, runs_remotely
 from danlu.errors import MachineError, UsageError
+from danlu.remote.remote_command import RemoteCommand, needs_linux, runs_remotely
 
 _EXIT_NOT_STARTED = 125
 #: Commands whose last arguments are a program and its arguments.

@@ -14,8 +14,8 @@ from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
-from danlu.commands.doctor import DoctorCheck, run_checks
-from danlu.commands.doctor_fix import install_packages, plan_installation
+from danlu.diagnosis.doctor import DoctorCheck, run_checks
+from danlu.diagnosis.doctor_fix import install_packages, plan_installation
 from danlu.util.sanitize import strip_control_sequences
 
 _EXIT_FAILED_CHECKS = 4

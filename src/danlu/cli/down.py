@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from danlu.changes.discarded_changes import describe_discarded_changes
 from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, stop_grace_option, verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.environments.discarded_changes import describe_discarded_changes
-from danlu.commands.environments.manage import take_down
+from danlu.environments.manage import take_down
 
 
 @declare_command("down")

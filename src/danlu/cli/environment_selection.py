@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from danlu.cli.session import Session
-from danlu.commands.environments.manage import (
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.environments.manage import (
     default_name,
     find_context_name,
     find_environment,
     find_own_environment,
     is_in_context,
 )
-from danlu.commands.project import Project
-from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.errors import StoreError, UsageError
+from danlu.project.project import Project
 
 
 def select_default_name(run: Session) -> str:

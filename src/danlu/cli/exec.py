@@ -13,11 +13,11 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_name_option, user_option, verbosity_options
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import Session, current_session
-from danlu.commands.project import BUILD_FILES
 from danlu.engine.environment_control import encode_exec, terminal_request
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
+from danlu.project.project import BUILD_FILES
 from danlu.util.epoch import read_epoch
 
 

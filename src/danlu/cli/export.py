@@ -8,15 +8,15 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
 from danlu.cli.options import file_option, progress_option, verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.build import build
-from danlu.commands.build_request import BuildOptions
-from danlu.commands.devcontainer_export import (
+from danlu.convert.devcontainer_export import (
     DOCKERFILE_DIRECTORY,
     describe_devcontainer,
     find_export_path,
     write_export,
 )
-from danlu.commands.image.manage import normalize_name
+from danlu.image.manage import normalize_name
+from danlu.project.build import build
+from danlu.project.build_request import BuildOptions
 from danlu.util.sanitize import strip_control_sequences
 
 command = group("export", help="Export the environment for other tools.")

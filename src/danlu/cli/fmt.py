@@ -9,8 +9,8 @@ import click
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.fmt import format_files, format_text, list_build_files
 from danlu.errors import DifferenceFound
+from danlu.project.fmt import format_files, format_text, list_build_files
 
 
 @declare_command("fmt")

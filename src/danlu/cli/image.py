@@ -28,8 +28,10 @@ from danlu.cli.options import (
 from danlu.cli.output import print_json, print_table
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
-from danlu.commands.image.diff import FileChange, compare_files, compare_images
-from danlu.commands.image.manage import (
+from danlu.errors import DanluError, MachineError, StoreError
+from danlu.graph.progress import Event, Finished, Message, Started
+from danlu.image.diff import FileChange, compare_files, compare_images
+from danlu.image.manage import (
     ImageLayer,
     find_image,
     list_layers,
@@ -40,9 +42,7 @@ from danlu.commands.image.manage import (
     summarize_image,
     tag_image,
 )
-from danlu.commands.image.platforms import find_other_platforms
-from danlu.errors import DanluError, MachineError, StoreError
-from danlu.graph.progress import Event, Finished, Message, Started
+from danlu.image.platforms import find_other_platforms
 from danlu.sandbox import userns
 from danlu.store import Store, StoredImage
 from danlu.util.human import (
@@ -471,7 +471,7 @@ def push(
     Pushes to each REF, or to IMAGE's own name if none is given. Layers that the registry has are
     not sent again, also after an interruption. The manifest's digest is written to stdout.
     """
-    from danlu.commands.image.export import push_names
+    from danlu.image.export import push_names
 
     run = current_session()
     names = [normalize_name(destination) for destination in destinations or (image,)]
@@ -504,14 +504,14 @@ def push(
 def _add_bytecode(
     run: Session, store: Store, image: StoredImage, others: Sequence[StoredImage]
 ) -> tuple[StoredImage, tuple[StoredImage, ...]]:
-    from danlu.commands.bytecode import add_bytecode
+    from danlu.project.bytecode import add_bytecode
 
     added = tuple(add_bytecode(store, each, run.settings) for each in (image, *others))
     return added[0], added[1:]
 
 
 def _describe_bytecode(store: Store, image: StoredImage) -> str:
-    from danlu.commands.bytecode import BYTECODE_NOTE, lacks_bytecode
+    from danlu.project.bytecode import BYTECODE_NOTE, lacks_bytecode
 
     return BYTECODE_NOTE if lacks_bytecode(store, image) else ""
 
@@ -530,7 +530,7 @@ def pull(reference: str, platform: str, progress: str) -> None:
     All content is verified by digest. An interrupted pull continues where it stopped. The image's
     digest is written to stdout.
     """
-    from danlu.commands.image.pull import pull_image
+    from danlu.image.pull import pull_image
 
     run = current_session()
     with _open_store(run, as_root=True) as store:
@@ -567,7 +567,7 @@ def save(image: str, output: str, bytecode: bool, compression: str) -> None:
 
     `docker load` reads an archive of type=docker; type=oci is a directory with an OCI layout.
     """
-    from danlu.commands.image.export import write_output
+    from danlu.image.export import write_output
 
     run = current_session()
     if "dest=" not in output:
@@ -605,7 +605,7 @@ def load(path: Path, tags: tuple[str, ...], progress: str) -> None:
 
     PATH is a `docker save` archive (- for stdin) or the directory of an OCI layout.
     """
-    from danlu.commands.image.load import load_images, spool_stream
+    from danlu.image.load import load_images, spool_stream
 
     run = current_session()
     names = [normalize_name(tag) for tag in tags]

@@ -12,8 +12,8 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.init import init, init_from_template
-from danlu.commands.init.template import list_templates
+from danlu.convert import init, init_from_template
+from danlu.convert.template import list_templates
 from danlu.errors import DifferenceFound
 from danlu.util.sanitize import strip_control_sequences
 from danlu.util.urls import mask_credentials

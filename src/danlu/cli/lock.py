@@ -18,7 +18,7 @@ from danlu.cli.options import (
 from danlu.cli.output import print_json
 from danlu.cli.package_command import print_downloads
 from danlu.cli.session import current_session
-from danlu.commands.lock import STDOUT, LockOptions, LockReport, explain, lock, merge_files
+from danlu.project.lock import STDOUT, LockOptions, LockReport, explain, lock, merge_files
 from danlu.util.files import check_parent_directory
 
 

@@ -10,8 +10,8 @@ import click
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.login import login, parse_login_registry
 from danlu.errors import UsageError
+from danlu.image.login import login, parse_login_registry
 from danlu.oci.registry import RegistryCredentials
 from danlu.oci.registry.credential_store import CredentialStore
 

@@ -8,7 +8,7 @@ import click
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.login import has_other_login, parse_login_registry
+from danlu.image.login import has_other_login, parse_login_registry
 from danlu.oci.registry.credential_store import CredentialStore
 
 

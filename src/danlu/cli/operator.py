@@ -14,7 +14,8 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.operator import (
+from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag
+from danlu.operator.installation import (
     OperatorDeployment,
     list_crds,
     list_manifests,
@@ -22,7 +23,6 @@ from danlu.commands.operator import (
     render_documents,
     run_operator,
 )
-from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag
 from danlu.operator.types import OperatorSettings
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -187,7 +187,7 @@ class ImageNameParam(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
         """Complete names of images."""
-        from danlu.commands.image.manage import list_image_names
+        from danlu.image.manage import list_image_names
         from danlu.store import Store
 
         root = Paths.of().store
@@ -260,8 +260,8 @@ class JobNameParam(click.ParamType[str]):
         """Complete names of jobs."""
         import anyio
 
-        from danlu.commands.jobs.backends import select_backend
-        from danlu.commands.settings import load_settings
+        from danlu.engine.settings import load_settings
+        from danlu.jobs.backends import select_backend
 
         on = str(ctx.params.get("on") or "")
         names = anyio.run(select_backend(on, load_settings()).names)
@@ -293,7 +293,7 @@ class ContextParam(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
         """Complete names of contexts."""
-        from danlu.commands.remote.contexts import list_contexts, read_contexts
+        from danlu.engine.contexts import list_contexts, read_contexts
 
         names = list_contexts(read_contexts(Paths.of()))
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]

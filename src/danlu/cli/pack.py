@@ -19,9 +19,9 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.job_models import find_job_model
-from danlu.commands.pack import PackOptions, PackResult, pack_model
-from danlu.commands.project import Project
+from danlu.packing.job_models import find_job_model
+from danlu.packing.pack import PackOptions, PackResult, pack_model
+from danlu.project.project import Project
 from danlu.serving.golden import DEFAULT_TOLERANCE
 from danlu.serving.model_servers import DANLU
 from danlu.util.human import format_size, pluralize

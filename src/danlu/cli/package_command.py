@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from danlu.cli.session import Session, current_session
-from danlu.commands.packages import KINDS, change_packages
-from danlu.commands.plan import plan_build
+from danlu.project.packages import KINDS, change_packages
+from danlu.project.plan import plan_build
 
 
 def run_package_command(

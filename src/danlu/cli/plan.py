@@ -19,10 +19,10 @@ from danlu.cli.options import (
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
-from danlu.commands.build_request import choose_platforms
-from danlu.commands.build_view_model import sort_branches
-from danlu.commands.lock import LockOptions, lock
-from danlu.commands.plan import PlannedVertex, PlanReport, plan_build
+from danlu.project.build_request import choose_platforms
+from danlu.project.build_view_model import sort_branches
+from danlu.project.lock import LockOptions, lock
+from danlu.project.plan import PlannedVertex, PlanReport, plan_build
 from danlu.util.human import format_size
 from danlu.util.sanitize import strip_control_sequences
 

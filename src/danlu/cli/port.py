@@ -7,7 +7,7 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, format_option, verbosity_options
 from danlu.cli.output import print_json, print_table
 from danlu.cli.session import current_session
-from danlu.commands.environments.manage import read_environment_view
+from danlu.environments.manage import read_environment_view
 
 
 @declare_command("port")

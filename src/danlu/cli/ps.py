@@ -12,15 +12,15 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
-from danlu.commands.environments.manage import seconds_since
-from danlu.commands.remote.contexts import Context, read_contexts
-from danlu.commands.remote.environment_list import (
+from danlu.engine.contexts import Context, read_contexts
+from danlu.environments.manage import seconds_since
+from danlu.errors import DanluError
+from danlu.remote.environment_list import (
     ListedEnvironment,
     list_local_environments,
     list_remote_environments,
     parse_environments,
 )
-from danlu.errors import DanluError
 from danlu.util.human import format_age
 
 _STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Damaged": "red"}
@@ -78,7 +78,7 @@ def _list_other_machines(run: Session) -> Iterator[dict[str, Any]]:
 
 def _list_other_machine(run: Session, name: str, context: Context) -> list[dict[str, Any]]:
     """Return the environments of a context's machine, to which danlu is copied if necessary."""
-    from danlu.commands.remote.connection import connect_host
+    from danlu.remote.connection import connect_host
 
     host = connect_host(context, run.paths, run.terminal.info)
     return [*list_remote_environments(name, host, run.paths.cache)]

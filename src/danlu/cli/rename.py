@@ -8,7 +8,7 @@ from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import EnvironmentNameParam, on_option, verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.environments.manage import rename_environment
+from danlu.environments.manage import rename_environment
 
 
 @declare_command("rename")

@@ -12,11 +12,11 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import file_option, format_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
-from danlu.commands.bug_report.bundle import write_bundle
-from danlu.commands.bug_report.collect import CollectedReport, collect_report
-from danlu.commands.project import Project
-from danlu.commands.settings import Settings
+from danlu.diagnosis.bug_report.bundle import write_bundle
+from danlu.diagnosis.bug_report.collect import CollectedReport, collect_report
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
+from danlu.project.project import Project
 from danlu.util.config import Configuration
 from danlu.util.files import check_parent_directory
 from danlu.util.human import format_size, pluralize

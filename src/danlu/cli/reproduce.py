@@ -9,10 +9,10 @@ import click
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import offline_option, progress_option, verbosity_options
 from danlu.cli.session import Session, current_session
-from danlu.commands.bug_report.reproduce import UnpackedReport, unpack_report
-from danlu.commands.build import build
-from danlu.commands.build_request import BuildOptions
-from danlu.commands.project import Project
+from danlu.diagnosis.bug_report.reproduce import UnpackedReport, unpack_report
+from danlu.project.build import build
+from danlu.project.build_request import BuildOptions
+from danlu.project.project import Project
 from danlu.util.sanitize import strip_control_sequences
 
 

@@ -18,8 +18,8 @@ from danlu.cli.options import (
 )
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
-from danlu.commands.run import run_command
-from danlu.engine.environment_directory import EMBEDDED_ENGINE
+from danlu.engine.registry import find_engine
+from danlu.environments.run import run_command
 
 
 class _RunCommand(ProgramCommand):
@@ -100,11 +100,11 @@ def command(
     if image and file:
         raise click.UsageError("--image cannot be combined with --file")
     target = run.directory if image else run.open_project(file)
-    if run.settings.engine != EMBEDDED_ENGINE:
+    if not find_engine(run.settings.engine).features.runs_programs:
         if security:
             raise click.UsageError("--security-opt needs danlu's own engine: --on local")
-        from danlu.commands.environments.run_once import run_once
-        from danlu.commands.environments.spec import UpOptions
+        from danlu.environments.run_once import run_once
+        from danlu.environments.spec import UpOptions
 
         return run_once(
             target,

@@ -17,7 +17,7 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import format_option, on_option, progress_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
-from danlu.commands.serve_local import (
+from danlu.packing.serve_local import (
     find_server,
     follow_server_log,
     list_servers,
@@ -25,7 +25,7 @@ from danlu.commands.serve_local import (
     remove_server,
     start_server,
 )
-from danlu.commands.serve_options import ServeOptions
+from danlu.packing.serve_options import ServeOptions
 from danlu.serving.cluster.views import ServedModelView
 from danlu.util.human import format_age
 
@@ -138,19 +138,19 @@ def command(
     _reject_options(run, _LOCAL_OPTIONS if on_cluster else _CLUSTER_OPTIONS)
     if not on_cluster and not detach:
         # Imported now, because the other ways do not run a container in this process.
-        from danlu.commands.serve import serve_model
+        from danlu.packing.serve import serve_model
 
         return serve_model(
             image, options, settings=run.settings, progress=run.start_progress(progress)
         )
     if dry_run:
-        from danlu.commands.serve_cluster import render_manifests
+        from danlu.packing.serve_cluster import render_manifests
 
         text = render_manifests(image, options, form or "yaml", settings=run.settings)
         run.terminal.write_stdout(text.rstrip("\n"))
         return 0
     if on_cluster:
-        from danlu.commands.serve_cluster import deploy_model as start
+        from danlu.packing.serve_cluster import deploy_model as start
     else:
         start = start_server
     view = start(image, options, settings=run.settings, progress=run.start_progress(progress))
@@ -168,7 +168,7 @@ def _open_cluster(run: Session) -> ClusterServing | None:
     """Return the served models of the session's cluster; None if it is this machine."""
     if not _is_on_cluster(run):
         return None
-    from danlu.commands.serve_cluster import open_cluster
+    from danlu.packing.serve_cluster import open_cluster
 
     return open_cluster(run.settings)
 

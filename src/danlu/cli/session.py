@@ -20,10 +20,10 @@ from danlu.util.urls import mask_values
 # settings and no progress.
 if TYPE_CHECKING:
     from danlu.cli.progress import BuildRenderer
-    from danlu.commands.project import Project
-    from danlu.commands.remote.contexts import Context
-    from danlu.commands.settings import Settings
+    from danlu.engine.contexts import Context
+    from danlu.engine.settings import Settings
     from danlu.graph.progress import Event
+    from danlu.project.project import Project
 
 
 class Session:
@@ -55,12 +55,12 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """The user's paths and configuration; raises :class:`UsageError` if it is invalid."""
-        from danlu.commands.settings import load_settings
+        from danlu.engine.settings import load_settings
 
         settings = load_settings(self.paths)
         if not self.has_contexts:
             return settings
-        from danlu.commands.remote.contexts import apply_context
+        from danlu.engine.contexts import apply_context
 
         name, context = self.named_context
         return apply_context(settings, context, name)
@@ -81,7 +81,7 @@ class Session:
 
         Raises :class:`UsageError` if it does not exist.
         """
-        from danlu.commands.remote.contexts import find_current_context
+        from danlu.engine.contexts import find_current_context
 
         return find_current_context(self.paths, chosen=self.on)
 
@@ -103,7 +103,7 @@ class Session:
 
     def open_project(self, file: str | None) -> Project:
         """Open the project that ``-f`` names, or that of the current directory."""
-        from danlu.commands.project import Project
+        from danlu.project.project import Project
 
         project = Project.open(file, directory=self.directory, settings=self.build_parameters)
         self.project_directory = project.directory
@@ -128,7 +128,7 @@ class Session:
 
     def start_progress(self, kind: str, *, title: str = "building") -> Callable[[Event], None]:
         """Return the callback for a builder's events, which shows and logs them."""
-        from danlu.commands.build_view_model import format_log_entry
+        from danlu.project.build_view_model import format_log_entry
 
         renderer = self.build_renderer(kind, title=title)
 

@@ -11,7 +11,7 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
-from danlu.commands.environments.ssh import require_running, serve_ssh, ssh_client_command
+from danlu.environments.ssh import require_running, serve_ssh, ssh_client_command
 
 
 class _SshCommand(ProgramCommand):

@@ -6,9 +6,9 @@ from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
 from danlu.cli.session import Session, current_session
-from danlu.commands.environments.ssh_hosts import render_ssh_host
-from danlu.commands.remote.environment_link import EnvironmentLink, open_environment_link
 from danlu.engine.environment_directory import list_environments
+from danlu.environments.ssh_hosts import render_ssh_host
+from danlu.remote.environment_link import EnvironmentLink, open_environment_link
 
 
 @declare_command("ssh-config")

@@ -6,7 +6,7 @@ from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.environments.up import restart_environment
+from danlu.environments.up import restart_environment
 
 
 @declare_command("start")

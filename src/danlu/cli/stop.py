@@ -6,8 +6,8 @@ from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, stop_grace_option, verbosity_options
 from danlu.cli.session import current_session
-from danlu.commands.environments.manage import stop_environment
-from danlu.commands.environments.processes import list_user_programs
+from danlu.environments.manage import stop_environment
+from danlu.environments.processes import list_user_programs
 from danlu.util.sanitize import escape_unprintable
 
 _MAX_LISTED = 5

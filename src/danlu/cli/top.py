@@ -10,13 +10,13 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, format_option, verbosity_options
 from danlu.cli.output import print_json, print_table
 from danlu.cli.session import current_session
-from danlu.commands.environments.processes import (
+from danlu.engine.environment_control import not_running_error
+from danlu.engine.gpu.usage import GpuUsage
+from danlu.environments.processes import (
     ProcessRow,
     add_gpu_usage,
     measure_processes,
 )
-from danlu.engine.environment_control import not_running_error
-from danlu.engine.gpu.usage import GpuUsage
 from danlu.util.human import format_size
 
 _MAX_COMMAND = 100

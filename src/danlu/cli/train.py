@@ -21,17 +21,17 @@ from danlu.cli.options import (
     verbosity_options,
 )
 from danlu.cli.session import Session, current_session
-from danlu.commands.container_options import parse_variable
-from danlu.commands.jobs.backends import parse_scaling
-from danlu.commands.train import option_values as convert
-from danlu.commands.train.options import JOB_OPTIONS, SWEEP_FIELDS, JobOption, TrainOptions
-from danlu.commands.train.plan import describe_missing_parts, format_manifest, plan_job
-from danlu.commands.train.submission import build_submission
+from danlu.engine.container_options import parse_variable
 from danlu.errors import UsageError
+from danlu.jobs.backends import parse_scaling
+from danlu.submission import option_values as convert
+from danlu.submission.options import JOB_OPTIONS, SWEEP_FIELDS, JobOption, TrainOptions
+from danlu.submission.plan import describe_missing_parts, format_manifest, plan_job
+from danlu.submission.submission import build_submission
 from danlu.util.human import parse_duration
 
 if TYPE_CHECKING:
-    from danlu.commands.sweep.options import SweepOptions
+    from danlu.sweeps.options import SweepOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -226,7 +226,7 @@ def _parse_sweep_options(flags: dict[str, Any], *, replace: bool) -> SweepOption
                 )
         return None
     # Only here: most jobs need none of the sweep's modules.
-    from danlu.commands.sweep.options import parse_sweep_options
+    from danlu.sweeps.options import parse_sweep_options
 
     return parse_sweep_options(sweep, **values, replace=replace)
 

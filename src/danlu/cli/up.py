@@ -22,11 +22,11 @@ from danlu.cli.options import (
     volume_option,
 )
 from danlu.cli.session import current_session
-from danlu.commands.environments.jupyter import format_jupyter_url, wait_for_jupyter
-from danlu.commands.environments.spec import UpOptions
-from danlu.commands.environments.up import start_environment
 from danlu.engine.environment_control import encode_exec, terminal_request
 from danlu.engine.foreground_exec import run_in_foreground
+from danlu.environments.jupyter import format_jupyter_url, wait_for_jupyter
+from danlu.environments.spec import UpOptions
+from danlu.environments.up import start_environment
 from danlu.util.config import NetworkName
 
 

@@ -11,8 +11,8 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.verify import VerifyReport, verify_image
 from danlu.errors import DifferenceFound
+from danlu.packing.verify import VerifyReport, verify_image
 from danlu.util.human import pluralize, shorten_digest
 from danlu.util.sanitize import escape_unprintable
 

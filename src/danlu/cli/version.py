@@ -6,7 +6,7 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.version import list_versions
+from danlu.diagnosis.version import list_versions
 
 
 @declare_command("version")

@@ -10,8 +10,8 @@ from danlu.cli.groups import group
 from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
-from danlu.commands.vscode import add_archives, remove_server
 from danlu.engine.vscode_servers import list_servers
+from danlu.environments.vscode import add_archives, remove_server
 
 _SHORT_COMMIT = 12
 

@@ -50,7 +50,7 @@ _WAIT_FOREVER = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
 _TINI = "/usr/bin/tini"
 
 
-class EmbeddedEngine:
+class EmbeddedStarter:
     """Starts containers in namespaces of this process."""
 
     def __init__(self, paths: Paths, config: Configuration) -> None:
@@ -118,7 +118,7 @@ class EmbeddedContainer:
         return () if self._started is None else tuple(self._started.exec_processes)
 
     async def start(self, cgroups: CgroupManager, resources: ExitStack) -> None:
-        """Mount the root and start the first process; see :class:`EmbeddedEngine`."""
+        """Mount the root and start the first process; see :class:`EmbeddedStarter`."""
         work = self._open_image(resources)
         launcher = ContainerLauncher(
             work, runtime=self._config.runtime, seccomp=self._config.seccomp, cgroups=cgroups

@@ -41,9 +41,6 @@ from danlu.util.locks import file_lock, try_file_lock
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
-EMBEDDED_ENGINE = "embedded"
-KUBERNETES_ENGINE = "kubernetes"
-
 #: The log of init commands, next to those of services.
 INIT_LOG = "init"
 
@@ -102,7 +99,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         shares_gpus: Whether it may use GPUs that others have, if too few are free.
         shm_size: Bytes of ``/dev/shm``; 0 for the default.
         init: Shell commands that run once per start, before the services.
-        engine: What runs the container (:mod:`danlu.engine.environment_engines`).
+        engine: What runs the container (:mod:`danlu.engine.registry`).
         context: The context whose cluster it is in; empty in other engines, and if it is unknown.
         network: Pods have that of the cluster.
         ssh_port: Where SSH clients may connect without a ``ProxyCommand``; None for nowhere.
@@ -124,7 +121,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     init: tuple[str, ...] = ()
     services: tuple[ServiceSpec, ...] = ()
     ports: tuple[PortForward, ...] = ()
-    engine: str = EMBEDDED_ENGINE
+    engine: str = "embedded"
     context: str = ""
     volumes: tuple[NamedVolume, ...] = ()
     network: NetworkName = "host"
@@ -135,11 +132,6 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     def listed_ports(self) -> tuple[PortForward, ...]:
         """All ports at which something of the environment is reached."""
         return (*self.ports, *([self.ssh_port] if self.ssh_port else []))
-
-    @property
-    def shares_host_network(self) -> bool:
-        """Whether what listens in the environment listens on this machine."""
-        return self.engine != KUBERNETES_ENGINE and self.network == "host"
 
 
 class ServiceState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,11 +5,17 @@ from __future__ import annotations
 import socket
 
 from danlu.engine.environment_directory import EnvironmentSpec, PortForward
+from danlu.engine.registry import find_engine
+
+
+def shares_host_network(spec: EnvironmentSpec) -> bool:
+    """Return whether what listens in the environment listens on this machine."""
+    return spec.network == "host" and "host" in find_engine(spec.engine).features.networks
 
 
 def needs_forward(port: PortForward, spec: EnvironmentSpec) -> bool:
     """Return whether a port must be forwarded, because its service does not listen there itself."""
-    return not spec.shares_host_network or port.host_port not in (0, port.port)
+    return not shares_host_network(spec) or port.host_port not in (0, port.port)
 
 
 def find_listener_conflict(port: PortForward) -> str:

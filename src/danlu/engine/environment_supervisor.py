@@ -21,8 +21,9 @@ import anyio
 import msgspec
 from anyio import abc
 
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.control_socket import ControlConnection, serve_control_socket
-from danlu.engine.docker.stopped_container import AttachedContainer
+from danlu.engine.engine import ContainerStarter, EngineFeatures
 from danlu.engine.environment_control import (
     ConnectPortRequest,
     ExecMessage,
@@ -33,16 +34,15 @@ from danlu.engine.environment_control import (
 )
 from danlu.engine.environment_directory import (
     INIT_LOG,
-    KUBERNETES_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
     EnvironmentState,
     Phase,
     ServiceSpec,
 )
-from danlu.engine.environment_engines import EnvironmentEngine, open_engine
 from danlu.engine.environment_ports import needs_forward
 from danlu.engine.port_forwarder import relay_port, serve_forward
+from danlu.engine.registry import find_engine
 from danlu.engine.service_runner import ServiceRunner, copy_output
 from danlu.engine.ssh.tcp_port import serve_ssh_port
 from danlu.engine.supervisor_directory import SupervisorResponse
@@ -81,13 +81,15 @@ class EnvironmentSupervisor:
         self,
         environment: EnvironmentDirectory,
         spec: EnvironmentSpec,
-        engine: EnvironmentEngine,
+        starter: ContainerStarter,
+        features: EngineFeatures,
         vscode_servers: Path,
     ) -> None:
         self._vscode_servers = vscode_servers
         self._environment = environment
         self._spec = spec
-        self._engine = engine
+        self._starter = starter
+        self._features = features
         self._started = datetime.now(UTC)
         self._warnings: list[str] = []
         self._services: dict[str, ServiceRunner] = {}
@@ -104,7 +106,7 @@ class EnvironmentSupervisor:
         self._publish_state()
         try:
             with ExitStack() as resources:
-                self._container = await self._engine.start_container(
+                self._container = await self._starter.start_container(
                     self._environment, self._spec, resources
                 )
                 await self._link_vscode_servers()
@@ -122,9 +124,8 @@ class EnvironmentSupervisor:
     async def _link_vscode_servers(self) -> None:
         """Put VS Code's servers where editors look for them, before one can connect."""
         assert self._container is not None
-        # Pods do not have files of this machine, and get copies.
-        is_mounted = self._spec.engine != KUBERNETES_ENGINE
-        if is_mounted and find_server_mount(self._vscode_servers) is not None:
+        # An engine without this machine's files gives it copies.
+        if self._features.mounts_files and find_server_mount(self._vscode_servers) is not None:
             failure = await link_servers(self._container, self._vscode_servers)
             if failure:
                 self._warnings.append(failure)
@@ -350,7 +351,7 @@ class EnvironmentSupervisor:
             self._environment.renew_state()
 
 
-def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | None) -> None:
+def main(directory: str, ready: int, lock: int, restarted: AttachedProcess | None) -> None:
     """Supervise the environment in ``directory``; report on the descriptor ``ready``.
 
     ``restarted`` is its container if that is being started already.
@@ -375,11 +376,14 @@ def main(directory: str, ready: int, lock: int, restarted: AttachedContainer | N
         paths = Paths(Path(settings.config), Path(settings.data), Path(settings.state))
         # A supervisor that was killed left it, and bind(2) fails if the path exists.
         environment.control_socket.unlink(missing_ok=True)
-        engine = open_engine(spec.engine, paths, load_configuration(paths.config_file), restarted)
+        engine = find_engine(spec.engine)
+        starter = engine.open_starter(paths, load_configuration(paths.config_file), restarted)
         # After the embedded engine, whose programs get the limit that is set now.
         raise_fd_limit()
     except DanluError as error:
         report(SupervisorResponse.of(error))
         sys.exit(error.exit_code)
-    supervisor = EnvironmentSupervisor(environment, spec, engine, paths.vscode_servers)
+    supervisor = EnvironmentSupervisor(
+        environment, spec, starter, engine.features, paths.vscode_servers
+    )
     anyio.run(supervisor.run, report)

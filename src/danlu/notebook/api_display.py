@@ -8,17 +8,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from danlu.commands.jobs.report import JobSummary
-from danlu.commands.sweep.options import SweepOptions
-from danlu.commands.sweep.report import SweepReport
-from danlu.commands.sweep.runner import PointSource
-from danlu.commands.train.options import TrainOptions
+from danlu.jobs.report import JobSummary
 from danlu.jobs.types import JobResult
 from danlu.notebook.context import CellContext
 from danlu.notebook.errors import hide_traceback
 from danlu.notebook.magics import NotebookContext
 from danlu.notebook.submission import attach_and_follow, run_and_follow, run_detached
 from danlu.notebook.sweeps import run_sweep
+from danlu.submission.options import TrainOptions
+from danlu.sweeps.options import SweepOptions
+from danlu.sweeps.report import SweepReport
+from danlu.sweeps.runner import PointSource
 
 
 class NotebookRunner:

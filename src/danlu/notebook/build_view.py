@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from html import escape
 
-from danlu.commands.build_view_model import (
+from danlu.graph.progress import Event, Finished, Log, Message
+from danlu.project.build_view_model import (
     BuildRow,
     BuildState,
     format_finished,
     format_log_entry,
 )
-from danlu.graph.progress import Event, Finished, Log, Message
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
 

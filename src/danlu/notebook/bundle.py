@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 
 from danlu import replica_runtime
-from danlu.commands.function_transport import copy_runtime_package
-from danlu.commands.jobs.backends import is_remote
-from danlu.commands.local_modules import (
+from danlu.jobs.backends import is_remote
+from danlu.notebook.cell_code import check_return_names, check_sweep_names
+from danlu.notebook.types import Cell, CellOptions, SentVariable, VariableStore
+from danlu.project.local_modules import (
     LocalModules,
     classify_search_path,
     find_imports,
     find_local_modules,
     read_content,
 )
-from danlu.notebook.cell_code import check_return_names, check_sweep_names
-from danlu.notebook.types import Cell, CellOptions, SentVariable, VariableStore
 from danlu.replica_runtime.cell_entry import MAIN_MODULE
+from danlu.submission.function_transport import copy_runtime_package
 from danlu.util.config import TRANSFER_LIMIT
 
 #: The program as a job's command names it (:class:`danlu.jobs.types.Submission`).

@@ -9,12 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from danlu.commands.function_transport import is_call
-from danlu.commands.jobs.report import job_error
-from danlu.commands.sweep.options import SweepOptions, apply_target_defaults, parse_sweep_options
-from danlu.commands.train.framework_detection import detect_framework
-from danlu.commands.train.options import SWEEP_FIELDS, JobOptions, ReplicaResources, TrainOptions
 from danlu.errors import UsageError
+from danlu.jobs.report import job_error
 from danlu.notebook import sweeps
 from danlu.notebook.bundle import replica_command, write_bundle
 from danlu.notebook.cell_code import check_code
@@ -23,6 +19,10 @@ from danlu.notebook.errors import cell_error
 from danlu.notebook.run_job import JobOutcome
 from danlu.notebook.submission import attach_and_follow, run_and_follow, run_detached
 from danlu.notebook.types import Cell, CellOptions
+from danlu.submission.framework_detection import detect_framework
+from danlu.submission.function_transport import is_call
+from danlu.submission.options import SWEEP_FIELDS, JobOptions, ReplicaResources, TrainOptions
+from danlu.sweeps.options import SweepOptions, apply_target_defaults, parse_sweep_options
 
 _NAME_ERROR = re.compile(r"NameError: name '(\w+)' is not defined.*")
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from danlu.commands.job_view_model import MetricSeries, format_metric
 from danlu.replica_runtime.report import merge_points, thin_points
+from danlu.submission.job_view_model import MetricSeries, format_metric
 from danlu.training.progress import Points, TrainingProgress
 from danlu.util.sanitize import strip_control_sequences
 

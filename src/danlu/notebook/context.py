@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from danlu.commands.settings import Settings
-from danlu.commands.sweep.report import SweepReport
+from danlu.engine.settings import Settings
 from danlu.jobs.types import JobBackend
 from danlu.notebook.run_job import JobViewer, ProgressView
 from danlu.notebook.types import VariableStore
+from danlu.sweeps.report import SweepReport
 
 
 class SweepView(ProgressView, Protocol):

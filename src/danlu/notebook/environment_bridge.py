@@ -23,12 +23,6 @@ import zipfile
 from importlib.resources import files
 from pathlib import Path
 
-from danlu.commands.environments.jupyter import (
-    BRIDGE_LOCK,
-    BRIDGE_READY,
-    NOTEBOOK_VARIABLE,
-    notebook_variables,
-)
 from danlu.engine.detached_process import FIRST_FD
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
@@ -36,6 +30,12 @@ from danlu.engine.environment_image import find_environment_image
 from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.ssh.programs import socket_request
 from danlu.engine.types import ExecRequest
+from danlu.environments.jupyter import (
+    BRIDGE_LOCK,
+    BRIDGE_READY,
+    NOTEBOOK_VARIABLE,
+    notebook_variables,
+)
 from danlu.errors import DanluError, OutsideError
 from danlu.notebook.environment_cells import serve_kernel
 from danlu.notebook.inside.extension import SOCKET

@@ -18,13 +18,14 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from danlu.commands.environments.jupyter import BRIDGE_LOG
-from danlu.commands.jobs.results import list_returned_names
-from danlu.commands.settings import Settings, load_settings
-from danlu.engine.environment_directory import KUBERNETES_ENGINE, EnvironmentDirectory
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.registry import find_engine
+from danlu.engine.settings import Settings, load_settings
+from danlu.environments.jupyter import BRIDGE_LOG
 from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.file_exchange import ENVIRONMENT_LABEL
+from danlu.jobs.results import list_returned_names
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop, cells, jobs_magic
 from danlu.notebook.cell_code import check_code
@@ -200,11 +201,12 @@ class EnvironmentContext(NotebookContext):
         if on not in ("", "local"):
             raise _refusal_error(f"--on {on}")
         spec = self._spec
-        if spec.engine == KUBERNETES_ENGINE:
+        if not find_engine(spec.engine).features.mounts_files:
             raise UsageError(
-                f"environment {spec.name} is a pod, whose notebook cannot start jobs",
-                hint="`danlu train --on kubernetes`, or a notebook on this machine with"
-                " `%%distributed --on kubernetes --env build.envd`",
+                f"environment {spec.name} has only a copy of the project, so its notebook cannot"
+                " start jobs",
+                hint="`danlu train --on CONTEXT`, or a notebook on this machine with"
+                " `%%distributed --on CONTEXT --env build.envd`",
             )
         return EnvironmentJobs(self.settings.paths, spec.name, spec.image, self.directory)
 

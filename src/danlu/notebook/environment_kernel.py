@@ -13,11 +13,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from danlu.commands.environments.jupyter import FIND_EXTENSION_SCRIPT, notebook_variables
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.environment_ports import shares_host_network
 from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.types import ExecRequest
+from danlu.environments.jupyter import FIND_EXTENSION_SCRIPT, notebook_variables
 from danlu.errors import UsageError
 from danlu.sandbox.types import PROJECT_DIRECTORY
 
@@ -52,7 +53,7 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     """
     data = _read_connection_file(connection_file)
     spec = environment.read_spec()
-    if not spec.shares_host_network:
+    if not shares_host_network(spec):
         raise UsageError(
             f"the ports of environment {environment.name} cannot be reached by a Jupyter outside",
             hint="use `config.jupyter()` in the build file, or `danlu up --network host`",

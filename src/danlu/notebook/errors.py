@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from danlu.commands.jobs.report import JobSummary, job_error
-from danlu.commands.jobs.results import (
+from danlu.errors import DanluError, JobFailed
+from danlu.jobs.report import JobSummary, job_error
+from danlu.jobs.results import (
     ReplicaError,
     describe_error,
     find_causing_error,
     open_error,
     rebuild_error,
 )
-from danlu.errors import DanluError, JobFailed
 from danlu.jobs.types import JobResult
 
 _RED, _RESET = "\x1b[1;31m", "\x1b[0m"

@@ -10,9 +10,8 @@ from html import escape
 
 import msgspec
 
-from danlu.commands.job_view_model import JOB_COLUMNS, JobSnapshot, job_row, job_snapshot
-from danlu.commands.jobs.backends import list_views
 from danlu.errors import UsageError
+from danlu.jobs.backends import list_views
 from danlu.jobs.types import JobBackend, JobView
 from danlu.notebook import background_loop
 from danlu.notebook.cells import attach_cell
@@ -25,6 +24,7 @@ from danlu.notebook.rendering import (
     render_text,
     render_text_table,
 )
+from danlu.submission.job_view_model import JOB_COLUMNS, JobSnapshot, job_row, job_snapshot
 from danlu.util.suggest import did_you_mean
 
 #: All but ``list`` take the names of jobs.

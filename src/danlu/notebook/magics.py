@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from danlu.commands.jobs.backends import select_backend
-from danlu.commands.settings import Settings, load_settings
+from danlu.engine.settings import Settings, load_settings
 from danlu.errors import UsageError
+from danlu.jobs.backends import select_backend
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import JobBackend

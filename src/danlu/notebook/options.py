@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from danlu.commands.train.options import JOB_OPTIONS, JobOption
+from danlu.submission.options import JOB_OPTIONS, JobOption
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
 from danlu.util.suggest import closest_match

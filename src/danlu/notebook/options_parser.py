@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from danlu.commands.sweep.space import build_grid, parse_axes
-from danlu.commands.train import option_values
-from danlu.commands.train.options import SWEEP_FIELDS
 from danlu.errors import Span, UsageError
 from danlu.notebook import options
 from danlu.notebook.types import CellOptions, ReplicaOptions
+from danlu.submission import option_values
+from danlu.submission.options import SWEEP_FIELDS
+from danlu.sweeps.space import build_grid, parse_axes
 from danlu.training.registry import find_framework
 
 #: The file name in errors about a cell.

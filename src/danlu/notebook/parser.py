@@ -19,11 +19,11 @@ from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
-from danlu.commands.train.option_values import is_boolean
 from danlu.errors import Span, UsageError
 from danlu.notebook import options
 from danlu.notebook.options_parser import CELL_FILE_NAME, Directive, parse_options
 from danlu.notebook.types import Cell
+from danlu.submission.option_values import is_boolean
 
 #: A cheap test that every job cell passes.
 _CANDIDATE = re.compile(r"(?:\A|[\r\n])[ \t\f]*%[\w \t-]+=")

@@ -17,7 +17,7 @@ from types import FrameType
 
 #: What a cell, ``%jobs`` or a function call needs, including modules that others import lazily.
 _CELL_MODULES = (
-    "danlu.commands.train.run",
+    "danlu.submission.run",
     "danlu.jobs.local.client",
     "danlu.notebook.api_display",
     "danlu.notebook.magics",

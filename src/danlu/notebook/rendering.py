@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from html import escape
 from zlib import crc32
 
-from danlu.commands.job_view_model import (
+from danlu.jobs.types import ReplicaView
+from danlu.notebook.build_view import render_build_html, render_build_text
+from danlu.notebook.charts import render_svg
+from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
     JobSnapshot,
     MetricSeries,
@@ -28,9 +31,6 @@ from danlu.commands.job_view_model import (
     time_left,
     visible_replicas,
 )
-from danlu.jobs.types import ReplicaView
-from danlu.notebook.build_view import render_build_html, render_build_text
-from danlu.notebook.charts import render_svg
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
 

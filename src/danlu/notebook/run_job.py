@@ -9,14 +9,14 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from danlu.commands.function_transport import is_call
-from danlu.commands.jobs.backends import follow_job
-from danlu.commands.jobs.report import JobSummary, describe_kills, job_error, summarize_job
 from danlu.errors import DanluError
 from danlu.graph.progress import Event
+from danlu.jobs.backends import follow_job
+from danlu.jobs.report import JobSummary, describe_kills, job_error, summarize_job
 from danlu.jobs.types import JobBackend, JobResult, JobView, LogLine, Submission, longest_grace
 from danlu.notebook import background_loop
 from danlu.notebook.errors import cell_error
+from danlu.submission.function_transport import is_call
 from danlu.util.human import format_duration
 
 #: How many seconds beyond its grace period a job may take to stop.

@@ -14,20 +14,9 @@ import anyio
 from anyio import to_thread
 from msgspec.structs import replace
 
-from danlu.commands import build_cache
-from danlu.commands.build_view_model import parse_event
-from danlu.commands.jobs.backends import is_remote, remove_finished_job, result_limit_note
-from danlu.commands.project import Project
-from danlu.commands.settings import Settings
-from danlu.commands.train.options import TrainOptions
-from danlu.commands.train.plan import PlannedJob, RunTarget, plan_job
-from danlu.commands.train.submission import (
-    build_submission,
-    image_repository,
-    list_container_images,
-    resolve_images,
-)
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
+from danlu.jobs.backends import is_remote, remove_finished_job, result_limit_note
 from danlu.jobs.types import JobBackend, Submission
 from danlu.notebook import background_loop
 from danlu.notebook.context import CellContext
@@ -46,7 +35,18 @@ from danlu.notebook.subprocesses import (
     raise_for_exit_code,
     run_program,
 )
+from danlu.project import build_cache
+from danlu.project.build_view_model import parse_event
+from danlu.project.project import Project
 from danlu.store import Store
+from danlu.submission.options import TrainOptions
+from danlu.submission.plan import PlannedJob, RunTarget, plan_job
+from danlu.submission.submission import (
+    build_submission,
+    image_repository,
+    list_container_images,
+    resolve_images,
+)
 
 #: How long a cell waits for the cleanup of an interrupted one, and how often it checks.
 _CLEANUP_TIMEOUT, _POLL_SECONDS = 10.0, 0.05

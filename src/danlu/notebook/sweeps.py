@@ -13,20 +13,6 @@ from typing import TextIO
 import anyio
 from msgspec.structs import replace
 
-from danlu.commands.build_view_model import BuildRow
-from danlu.commands.job_view_model import OutputLine
-from danlu.commands.sweep.options import SweepOptions, create_point_source, execute_sweep
-from danlu.commands.sweep.report import SweepReport, SweepTrial
-from danlu.commands.sweep.runner import PointSource
-from danlu.commands.sweep.view_model import (
-    axis_names,
-    count_finished,
-    describe_best,
-    format_outcome,
-    format_point,
-    trial_row,
-)
-from danlu.commands.train.options import TrainOptions
 from danlu.graph.progress import Event
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop
@@ -48,6 +34,20 @@ from danlu.notebook.rendering import (
     render_text_table,
 )
 from danlu.notebook.submission import NO_FILES, prepare_submission
+from danlu.project.build_view_model import BuildRow
+from danlu.submission.job_view_model import OutputLine
+from danlu.submission.options import TrainOptions
+from danlu.sweeps.options import SweepOptions, create_point_source, execute_sweep
+from danlu.sweeps.report import SweepReport, SweepTrial
+from danlu.sweeps.runner import PointSource
+from danlu.sweeps.view_model import (
+    axis_names,
+    count_finished,
+    describe_best,
+    format_outcome,
+    format_point,
+    trial_row,
+)
 from danlu.util.sanitize import strip_control_sequences
 
 #: The maximum number of rows; the first that fits the message is used.

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from danlu.commands.train.options import JobOptions
 from danlu.jobs.types import JobResult
+from danlu.submission.options import JobOptions
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True):

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from danlu.commands.jobs.results import open_values
 from danlu.errors import JobFailed, UsageError
+from danlu.jobs.results import open_values
 from danlu.jobs.types import JobResult
 from danlu.notebook.types import SentVariable
 from danlu.replica_runtime import pickles
@@ -103,7 +103,7 @@ def unpack_results(
 
     With ``trusted`` pickles are loaded also from untrusted environments. Raises :class:`JobFailed`
     if the job succeeded without returning its variables, and :class:`UsageError` as
-    :func:`~danlu.commands.jobs.results.open_values` does.
+    :func:`~danlu.jobs.results.open_values` does.
     """
     trusted, job = trusted or result.trusted, result.view.name
     by_replica = {

@@ -1,7 +1,7 @@
 """Call a function on a replica: ``python call.py``, copied next to the files that the call needs.
 
 ``call.json`` describes the call, ``call.pickle`` holds the function and its arguments
-(:mod:`danlu.commands.function_transport`). The return value, or what the function raises, is sent
+(:mod:`danlu.submission.function_transport`). The return value, or what the function raises, is sent
 back (see ``results.py``); a traceback also goes to stderr, like that of any program.
 """
 

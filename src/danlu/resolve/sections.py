@@ -34,7 +34,7 @@ from danlu.sources.mirrors import (
 )
 from danlu.sources.pypi.indexes import read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget
-from danlu.sources.pypi.restrictions import read_restrictions
+from danlu.sources.pypi.restrictions import check_settings, read_restrictions
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import locate_files
 from danlu.util.safe_paths import ProjectTree
@@ -157,6 +157,7 @@ class SectionSources:
 
     async def find_wheel(self, name: str, version: str) -> WheelFile | None:
         context = self._context
+        check_settings(context.project)
         indexes = read_index_settings(
             self._environment.pip_index, (), context.project, mirrors=context.config.mirrors
         )

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from danlu.errors import Span, UsageError
-from danlu.sandbox.machine_settings import MACHINE_SETTINGS
 
 #: How pip and uv spell a flag that is set.
 TRUE_VALUES = frozenset({"1", "on", "t", "true", "y", "yes"})
@@ -29,35 +27,8 @@ _ETC = Path("/etc")
 #: Files of a project with uv's settings; the first hides the second.
 _PROJECT_FILES = ("uv.toml", "pyproject.toml")
 
-#: uv's settings that are valid in one table only: below ``[pip]``, or at the top.
-PIP_TABLE_SETTINGS = frozenset(
-    {
-        *("all-extras", "allow-empty-requirements", "annotation-style", "break-system-packages"),
-        *("custom-compile-command", "emit-build-options", "emit-find-links"),
-        *("emit-index-annotation", "emit-index-url", "emit-marker-expression", "extra"),
-        *("generate-hashes", "group", "no-annotate", "no-deps", "no-emit-package", "no-extra"),
-        *("no-header", "no-strip-extras", "no-strip-markers", "only-binary", "output-file"),
-        *("prefix", "python", "python-platform", "python-version", "require-hashes", "strict"),
-        *("system", "target", "universal", "verify-hashes"),
-    }
-)
-TOP_LEVEL_SETTINGS = frozenset(
-    {
-        *("add-bounds", "allow-insecure-host", "audit", "build-backend"),
-        *("build-constraint-dependencies", "cache-dir", "cache-keys", "check-url"),
-        *("concurrent-builds", "concurrent-downloads", "concurrent-installs", "conflicts"),
-        *("constraint-dependencies", "default-groups", "dependency-groups", "dev-dependencies"),
-        *("environments", "exclude-dependencies", "graalpy-install-mirror", "http-proxy"),
-        *("https-proxy", "index", "managed", "minimum-libc-version", "native-tls"),
-        *("no-binary-package", "no-build-package", "no-cache", "no-proxy", "offline"),
-        *("override-dependencies", "package", "preview", "preview-features", "publish-url"),
-        *("pyodide-install-mirror", "pypy-install-mirror", "python-downloads"),
-        *("python-downloads-json-url", "python-install-mirror", "python-preference"),
-        *("prerelease-package", "required-environments", "required-version", "sources"),
-        *("system-certs", "trusted-publishing", "workspace"),
-    }
-)
-_UV_SETTINGS = frozenset(name for setting in MACHINE_SETTINGS for name in setting.uv)
+#: uv's settings that are addresses: relative to their file in a project.
+_ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links", "url"})
 
 #: Options of pip that have two names.
 _ALIASES = {"default-timeout": "timeout"}
@@ -105,8 +76,8 @@ def read_uv_settings(environ: Mapping[str, str], project: Path | None = None) ->
     """Return the settings that ``uv pip`` would use, from files only, not from its variables.
 
     With ``project``, the settings of that directory count too. ``[pip]`` wins over the top level;
-    lists are joined, the more important first. Raises :class:`UsageError` with the line for a file
-    that uv refuses, or whose settings uv would all ignore.
+    lists are joined, the more important first. Raises :class:`UsageError` for a file that cannot be
+    parsed; uv itself checks the settings (:func:`~danlu.sources.pypi.restrictions.check_settings`).
     """
     merged: dict[str, Any] = {}
     of_pip: dict[str, Any] = {}
@@ -148,7 +119,7 @@ def iter_uv_tables(
             for name in _PROJECT_FILES:
                 table = _read_uv_table(directory / name)
                 if table is not None:
-                    yield directory / name, _make_addresses_absolute(table, directory)
+                    yield directory / name, _make_absolute(table, directory)
                     return
 
 
@@ -167,28 +138,15 @@ def _iter_uv_files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield _user_directory(environ) / "uv/uv.toml"
 
 
-def _make_addresses_absolute(table: dict[str, Any], directory: Path) -> dict[str, Any]:
+def _make_absolute(value: Any, directory: Path, name: str = "") -> Any:
     """Return settings of a project with the directories in them as absolute paths."""
-
-    def locate(value: object) -> object:
-        if not isinstance(value, str) or "://" in value:
-            return value
-        return str(directory / os.path.expanduser(value))
-
-    settings = dict(table)
-    for name, value in table.items():
-        if name == "index-url":
-            settings[name] = locate(value)
-        elif name in ("extra-index-url", "find-links") and isinstance(value, list):
-            settings[name] = [locate(item) for item in value]
-        elif name == "index" and isinstance(value, list):
-            settings[name] = [
-                {**item, "url": locate(item.get("url"))} if isinstance(item, dict) else item
-                for item in value
-            ]
-        elif name == "pip" and isinstance(value, dict):
-            settings[name] = _make_addresses_absolute(value, directory)
-    return settings
+    if isinstance(value, dict):
+        return {key: _make_absolute(item, directory, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_make_absolute(item, directory, name) for item in value]
+    if name not in _ADDRESSES or not isinstance(value, str) or "://" in value:
+        return value
+    return str(directory / os.path.expanduser(value))
 
 
 def _discovers_config(environ: Mapping[str, str]) -> bool:
@@ -215,35 +173,11 @@ def _read_uv_table(path: Path) -> dict[str, Any] | None:
     try:
         table: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        # Not the same text as uv's, but the same line and without the values.
-        line = re.search(r"line (\d+)", str(error))
-        number = int(line[1]) if line else text.count("\n") + 1
-        raise _refuse_file("uv", path, f"invalid TOML: {error}", number) from error
+        raise _refuse_file("uv", path, f"invalid TOML: {error}") from error
     if path.name == "pyproject.toml":
         tool = table.get("tool")
         table = tool.get("uv") if isinstance(tool, dict) else None
-    if isinstance(table, dict):
-        _check_uv_settings(table, path, text)
-        return table
-    return None
-
-
-def _check_uv_settings(table: Mapping[str, Any], path: Path, text: str) -> None:
-    pip = table.get("pip", {})
-    unknown = [*(table.keys() - {"pip"} - (_UV_SETTINGS - PIP_TABLE_SETTINGS))]
-    if isinstance(pip, dict):
-        unknown += pip.keys() - (_UV_SETTINGS - TOP_LEVEL_SETTINGS)
-    for name in sorted(unknown):
-        found = re.search(rf"""^\s*(\[+[\w.]*\.)?["']?{re.escape(name)}\b""", text, re.MULTILINE)
-        line = text.count("\n", 0, found.end()) + 1 if found else 0
-        raise _refuse_file("uv", path, f"unknown field `{name}`", line)
-    indexes = table.get("index", [])
-    if not isinstance(indexes, list) or not all(
-        isinstance(index, dict) and isinstance(index.get("url"), str) for index in indexes
-    ):
-        raise _refuse_file("uv", path, "`index` is not a list of tables with a `url`")
-    if any(index.get("explicit") is True and not index.get("name") for index in indexes):
-        raise _refuse_file("uv", path, "an index with `explicit = true` requires a `name`")
+    return table if isinstance(table, dict) else None
 
 
 def _count_lines(error: UnicodeDecodeError) -> int:
@@ -304,15 +238,9 @@ def _parse_ini(path: Path) -> dict[str, dict[str, str]]:
     # The names of an option are one: pip refuses a second one in another spelling.
     parser.optionxform = _normalize_option  # type: ignore[method-assign, assignment]
     try:
-        parser.read_string(text)
-    except configparser.DuplicateOptionError as error:
-        problem = f"option {error.option!r} in section {error.section!r} already exists"
-        raise _refuse_file("pip", path, problem, error.lineno or 0) from None
-    except configparser.DuplicateSectionError as error:
-        problem = f"section {error.section!r} already exists"
-        raise _refuse_file("pip", path, problem, error.lineno or 0) from None
-    except configparser.MissingSectionHeaderError as error:
-        raise _refuse_file("pip", path, "no section header", error.lineno) from None
-    except configparser.ParsingError as error:
-        raise _refuse_file("pip", path, "not an option", error.errors[0][0]) from None
+        parser.read_string(text, str(path))
+    except configparser.Error as error:
+        # The first line of the message is without the text of the file.
+        line = getattr(error, "lineno", 0) or getattr(error, "errors", [(0,)])[0][0]
+        raise _refuse_file("pip", path, str(error).splitlines()[0], line) from None
     return {name: dict(parser.items(name)) for name in parser.sections()}

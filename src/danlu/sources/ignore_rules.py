@@ -11,28 +11,19 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from danlu.errors import MachineError, OutsideError, UsageError
-from danlu.util.files import write_atomic
 from danlu.util.paths import Paths
 from danlu.util.process_activity import run_program
 from danlu.util.safe_paths import ProjectTree
 
-#: White space as Go's ``unicode.IsSpace`` has it; Python's also counts U+001C to U+001F.
-_GO_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-_ESCAPE = r"\\[!-/:-@[-`{-~ ]"
-_CLASS_CHARACTER = rf"(?:{_ESCAPE}|[^]\\\[*?-])"
-#: The parts of a pattern of .dockerignore that have the same meaning in Go's regular expressions,
-#: into which moby translates patterns, and in Python's.
-_TOKEN = re.compile(
-    rf"(?P<deep>\*\*/?)|(?P<star>\*)|(?P<any>\?)|\[(?P<negation>\^?)(?P<members>"
-    rf"(?:{_CLASS_CHARACTER}(?:-{_CLASS_CHARACTER})?)+)\]|(?P<escaped>{_ESCAPE}|\])"
-    r"|(?P<plain>[^]\\\[*?]+)"
-)
+#: What Python and Go, into whose regular expressions patterns are translated, may understand
+#: differently: escapes of letters, classes of more than plain characters, ``^`` and odd blanks.
+_CLASS = re.compile(r"\[\^?(?:[^]\\\[*?&|~^-](?:-[^]\\\[*?&|~^-])?)+\]")
+_UNSUPPORTED = re.compile(r"\\[^!-/:-@[-`{-~ ]|\[|\^.*[*?\\]|[*?\\].*\^|^!\s|^!?/.")
+_ODD_BLANKS = re.compile("[\0-\x1f\x7f\ufeff]")
 #: What the configuration of a repository must not make git do: run programs, or fetch objects.
 _GIT_COMMAND = ("git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*")
 _GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "none", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
@@ -58,12 +49,7 @@ class IgnoreRules:
 
     def filter_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of ``paths``, files that need not exist, that are excluded."""
-        return {
-            path
-            for path in paths
-            if self.excludes(path, is_dir=False)
-            or any(self.excludes(parent, is_dir=True) for parent in _list_parents(path))
-        }
+        return {path for path in paths if self.excludes(path, is_dir=False)}
 
 
 def load_ignore_rules(tree: ProjectTree) -> IgnoreRules:
@@ -79,19 +65,7 @@ def load_ignore_rules(tree: ProjectTree) -> IgnoreRules:
     try:
         return GitRules(tree.project)
     except FileNotFoundError:  # git is not installed
-        text = _read_ignore_file(tree, ".gitignore")
-    if text is None:
-        return RulesWithoutGit("")
-    if (tree.project / ".git").exists():
-        raise _missing_git_error(".gitignore of a repository")
-    return RulesWithoutGit(text)
-
-
-def _missing_git_error(name: str) -> MachineError:
-    return MachineError(
-        f"git not found: only git knows what {name} excludes",
-        hint="install git (apt-get install git), or list the files to exclude in .danluignore",
-    )
+        return RulesWithoutGit().enter_directory("", os.listdir(tree.project))
 
 
 def _read_ignore_file(tree: ProjectTree, name: str) -> str | None:
@@ -116,106 +90,49 @@ class DockerignoreRules(IgnoreRules):
 
     The last line that matches a path or a directory it is in decides, so that ``!`` has an effect
     within excluded directories. Raises :class:`UsageError` for lines that moby refuses, and for
-    escapes and classes that Python's regular expressions and Go's may understand differently.
+    those that the port of its matcher may understand differently.
     """
 
     def __init__(self, text: str) -> None:
-        self._patterns: list[tuple[bool, Callable[[str], object]]] = []
-        self._exceptions: list[tuple[str, bool]] = []
+        from e2b_dockerfile_utils import PatternMatcher  # slow to load
+
+        patterns = []
         for number, line in enumerate(text.split("\n"), 1):
-            # moby cleans a line when it reads the file, and again when it compiles the pattern.
-            cleaned = "" if line.startswith("#") else _clean_line(line).strip(_GO_SPACES)
-            if not cleaned:
-                continue
-            cleaned = posixpath.normpath(cleaned)
-            is_exception = cleaned.startswith("!")
-            pattern = cleaned.removeprefix("!") if is_exception else cleaned
+            pattern = "" if line.startswith("#") else _clean_line(line)
+            patterns.append(f"./{pattern}" if pattern.startswith("#") else pattern)
             try:
-                self._patterns.append((is_exception, _compile_pattern(pattern)))
-            except (ValueError, re.error) as error:
+                odd = _ODD_BLANKS.search(line.strip("\t\v\f\r "))
+                if odd or _UNSUPPORTED.search(_CLASS.sub("?", pattern)):
+                    raise ValueError(f"unsupported escape, class or character in {pattern!r}")
+                PatternMatcher(patterns[-1:])
+            except ValueError as error:
                 raise UsageError(
-                    f".dockerignore, line {number}: {error}: {line.strip()}",
+                    f".dockerignore, line {number}: {error}",
                     hint="see https://docs.docker.com/build/concepts/context/#syntax",
                 ) from error
-            if is_exception:
-                literal = re.split(r"[*?\[\\]", pattern, maxsplit=1)[0]
-                self._exceptions.append((literal, literal != pattern))
-        self._directories = {"": (False, [False] * len(self._patterns))}
+        self._matcher = PatternMatcher(patterns)
 
     def excludes(self, path: str, *, is_dir: bool) -> bool:
         """Return whether ``path`` is excluded, considering the directories that it is in."""
-        return self._match_path(path)[0]
+        return self._matcher.matches(path)
 
     def may_include_below(self, directory: str) -> bool:
         """Return whether an exception may match something in ``directory``."""
-        below = f"{directory}/"
-        return any(
-            literal.startswith(below) or (has_wildcard and below.startswith(literal))
-            for literal, has_wildcard in self._exceptions
-        )
-
-    def _match_path(self, path: str) -> tuple[bool, list[bool]]:
-        """Return whether ``path`` is excluded, and which patterns match it or one above it."""
-        parent = posixpath.dirname(path)
-        if parent not in self._directories:
-            self._directories[parent] = self._match_path(parent)
-        is_excluded = False
-        matches = []
-        for (is_exception, match), matched_above in zip(
-            self._patterns, self._directories[parent][1], strict=True
-        ):
-            # A pattern that could not change the result counts as not matching, also further below.
-            matched = matched_above or (is_exception == is_excluded and bool(match(path)))
-            matches.append(matched)
-            if matched:
-                is_excluded = not is_exception
-        return is_excluded, matches
-
-    def filter_paths(self, paths: Iterable[str]) -> set[str]:
-        """Return those of ``paths`` that are excluded."""
-        return {path for path in paths if self._match_path(path)[0]}
+        return self._matcher.may_match_under(directory)
 
 
 def _clean_line(line: str) -> str:
-    text = line.strip(_GO_SPACES)
+    """Clean a line as moby does when it reads the file, and again when it compiles the pattern."""
+    text = line.strip()
     mark = "!" if text.startswith("!") else ""
-    text = text.removeprefix(mark).strip(_GO_SPACES)
+    text = text.removeprefix(mark).strip()
     if text:
         text = posixpath.normpath(re.sub("/+", "/", text))
-    return mark + (text[1:] if len(text) > 1 and text.startswith("/") else text)
+    text = mark + (text[1:] if len(text) > 1 and text.startswith("/") else text)
+    return text and posixpath.normpath(text.strip())
 
 
-def _compile_pattern(pattern: str) -> Callable[[str], object]:
-    """Return a function that returns something true for paths that ``pattern`` matches."""
-    if not pattern:
-        raise ValueError("illegal exclusion pattern")
-    tokens = list(_TOKEN.finditer(pattern))
-    if "".join(token[0] for token in tokens) != pattern or re.search(
-        "[\0-\x1f\x7f\ufeff]", pattern
-    ):
-        raise ValueError("syntax error in pattern, or unsupported escape, class or character")
-    wildcards = [token for token in tokens if not token["plain"]]
-    if not wildcards:
-        return pattern.__eq__
-    if len(wildcards) == 1 and tokens[0]["deep"]:
-        return lambda path: f"/{path}".endswith(pattern[2:])
-    if len(wildcards) == 1 and tokens[-1]["deep"]:
-        return lambda path: path.startswith(pattern[:-2])
-    if any("^" in (token["plain"] or "") for token in tokens):
-        raise ValueError("^ outside a class is not supported in a pattern with wildcards")
-    return re.compile("".join(map(_translate_part, tokens))).fullmatch
-
-
-def _translate_part(token: re.Match[str]) -> str:
-    if token["deep"]:
-        return ".*" if token.end() == len(token.string) else "(?:.*/)?"
-    if token["members"]:
-        members = re.sub(r"\\(.)|([^-])", lambda m: re.escape(m[1] or m[2]), token["members"])
-        return f"[{token['negation']}{members}]"
-    return {"*": "[^/]*", "?": "[^/]"}.get(token[0]) or re.escape(token["plain"] or token[0][-1])
-
-
-# -- .danluignore, and .gitignore without git
+# -- .danluignore
 
 
 class PathspecRules(IgnoreRules):
@@ -232,18 +149,31 @@ class PathspecRules(IgnoreRules):
         """Return whether ``path`` is excluded."""
         return self._spec.match_file(f"{path}/" if is_dir else path)
 
-
-class RulesWithoutGit(PathspecRules):
-    """The ``.gitignore`` of a project outside of repositories; others below it are refused."""
-
-    def enter_directory(self, directory: str, names: Iterable[str]) -> IgnoreRules:
-        """Return these rules."""
-        if directory and ".gitignore" in names:
-            raise _missing_git_error(f"{directory}/.gitignore")
-        return self
+    def filter_paths(self, paths: Iterable[str]) -> set[str]:
+        """Return those of ``paths`` that are excluded, or are in a directory that is."""
+        return {
+            path
+            for path in paths
+            if self.excludes(path, is_dir=False)
+            or any(self.excludes(parent, is_dir=True) for parent in _list_parents(path))
+        }
 
 
 # -- git
+
+
+class RulesWithoutGit(IgnoreRules):
+    """Nothing is excluded, and what only git knows is refused."""
+
+    def enter_directory(self, directory: str, names: Iterable[str]) -> IgnoreRules:
+        """Return these rules."""
+        if not {".git", ".gitignore"}.isdisjoint(names):
+            name = posixpath.join(directory, ".gitignore")
+            raise MachineError(
+                f"git not found: only git knows what {name} excludes",
+                hint="install git (apt-get install git), or list the files in .danluignore",
+            )
+        return self
 
 
 class GitRules(IgnoreRules):
@@ -313,8 +243,11 @@ class GitRules(IgnoreRules):
         }
         env.update(_GIT_VARIABLES)
         place = self._project / self._prefix
-        if not self._is_in_repository:
-            env |= {"GIT_DIR": str(_make_empty_repository()), "GIT_WORK_TREE": str(place)}
+        if not self._is_in_repository:  # git reads .gitignore for a repository only
+            empty = str(Paths.of().cache / "empty-repository")
+            if not os.path.exists(f"{empty}/HEAD"):
+                run_program(["git", "init", "-q", "--bare", "--template=", empty], env=env)
+            env |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(place)}
         done = run_program([*_GIT_COMMAND, *args], input=os.fsencode(input), env=env, cwd=place)
         if done.returncode > 1:
             reason = done.stderr.decode(errors="replace").strip()
@@ -323,16 +256,3 @@ class GitRules(IgnoreRules):
                 return self._run_git(*args, input=input)
             raise OutsideError(f"git {args[0]} failed in {place}: {reason}")
         return [path for path in done.stdout.split(b"\0") if path]
-
-
-def _make_empty_repository() -> Path:
-    """Return a repository without commits, because git reads .gitignore for a repository only."""
-    directory = Paths.of().cache / "empty-repository"
-    try:
-        for name in ("objects", "refs"):
-            (directory / name).mkdir(parents=True, exist_ok=True)
-        if not (directory / "HEAD").exists():
-            write_atomic(directory / "HEAD", b"ref: refs/heads/main\n")
-    except OSError as error:
-        raise OutsideError(f"cannot write {directory}: {error.strerror}") from error
-    return directory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.remote.contexts import (
+from danlu.engine.contexts import (
     ClusterAddress,
     Context,
     SshAddress,
@@ -19,10 +19,10 @@ from danlu.commands.remote.contexts import (
     remove_context,
     use_context,
 )
-from danlu.commands.remote.remote_command import runs_remotely
-from danlu.commands.remote.remote_host import RemoteHost
-from danlu.commands.settings import Settings
+from danlu.engine.settings import Settings
 from danlu.errors import UsageError
+from danlu.remote.remote_command import runs_remotely
+from danlu.remote.remote_host import RemoteHost
 from danlu.util.config import Configuration, KubernetesConfig
 from danlu.util.paths import Paths
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.remote.environment_access import (
+from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.settings import load_settings
+from danlu.errors import OutsideError
+from danlu.remote.environment_access import (
     AccessList,
     RemoteEnvironment,
     list_access,
     parse_access_list,
 )
-from danlu.commands.remote.ssh_access import ContextHosts
-from danlu.commands.settings import load_settings
-from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.errors import OutsideError
+from danlu.remote.ssh_access import ContextHosts
 from danlu.util.paths import Paths
 
 

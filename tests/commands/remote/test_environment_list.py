@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.remote.environment_list import list_remote_environments, parse_environments
-from danlu.commands.remote.program_transfer import MISSING_PROGRAM
-from danlu.commands.remote.remote_host import RemoteHost
 from danlu.errors import OutsideError
+from danlu.remote.environment_list import list_remote_environments, parse_environments
+from danlu.remote.program_transfer import MISSING_PROGRAM
+from danlu.remote.remote_host import RemoteHost
 
 ROW = {
     "name": "digits",
@@ -77,5 +77,5 @@ def test_danlu_is_copied_to_a_machine_that_lacks_it(monkeypatch: pytest.MonkeyPa
         assert (to, cache) == (host, CACHE)
         host.answer(json.dumps([ROW]).encode())
 
-    monkeypatch.setattr("danlu.commands.remote.program_transfer.copy_program", copy)
+    monkeypatch.setattr("danlu.remote.program_transfer.copy_program", copy)
     assert len(list_remote_environments("box", host, CACHE)) == 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.remote.contexts import Context, create_context
+from danlu.engine.contexts import Context, create_context
 from danlu.errors import UsageError
 from danlu.util.paths import Paths
 from tests.conftest import program_in

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.remote.program_packages import (
+from danlu.errors import MachineError
+from danlu.remote.program_packages import (
     MachineProbe,
     install_packages,
     list_distributions,
     probe_this_machine,
     runs_installed_packages,
 )
-from danlu.errors import MachineError
 from danlu.sources.pypi.platform_target import PlatformTarget
 
 OTHER = MachineProbe("linux", "3.12.4", "aarch64", "glibc", "2.31")

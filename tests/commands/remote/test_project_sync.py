@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.remote.project_sync import RemoteProject
-from danlu.commands.remote.remote_host import RemoteHost
 from danlu.errors import OutsideError, UsageError
+from danlu.remote.project_sync import RemoteProject
+from danlu.remote.remote_host import RemoteHost
 from danlu.util.paths import Paths
 
 _SSH = """#!{python}

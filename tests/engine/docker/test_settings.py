@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.environments.docker import choose_user
-from danlu.commands.environments.docker_changes import parse_diff
-from danlu.commands.environments.docker_images import find_common_layers
-from danlu.commands.environments.processes import parse_processes
+from danlu.engine.docker.changes import parse_diff
 from danlu.engine.docker.command import DockerCommand, render_variables
+from danlu.engine.docker.commands import choose_user
+from danlu.engine.docker.images import find_common_layers
 from danlu.engine.docker.settings import DockerSettings, HostAccount, render_create, render_gpus
 from danlu.engine.environment_directory import EnvironmentSpec
+from danlu.environments.processes import parse_processes
 from danlu.errors import MachineError, OutsideError, UsageError
 from danlu.oci.digest import DiffId
 from danlu.sandbox.types import Mount, ResourceLimits

@@ -6,8 +6,8 @@ import anyio
 import msgspec
 import pytest
 
-from danlu.commands.jobs.backends import list_views
 from danlu.errors import UsageError
+from danlu.jobs.backends import list_views
 from danlu.jobs.kubernetes import job_watcher
 from danlu.kube.resources import CONFIG_MAPS
 from tests.fakes.kubernetes.pod_script import PodScript

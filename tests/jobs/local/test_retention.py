@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.jobs.prune import prune_if_due, prune_jobs
-from danlu.commands.settings import Settings
+from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.retention import JobRun, RetentionPolicy, expired_runs, size_of
+from danlu.jobs.prune import prune_if_due, prune_jobs
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from tests.jobs.local.support import lines_of, runs, spec, submission, wait_for_view

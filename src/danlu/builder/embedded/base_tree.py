@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from danlu.builder.embedded.ops.apt_repository import verify_installation
+from danlu.builder.embedded.apt_repository import verify_installation
 from danlu.graph.ops import Bootstrap
 from danlu.sandbox.finalize_upper import finalize_upper
 

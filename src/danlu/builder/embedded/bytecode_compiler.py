@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import copy_parents
+from danlu.builder.embedded.staged_tree import copy_parents
 from danlu.errors import StepFailed
 from danlu.graph.ops import WHEEL_TIME, InstallScheme
 from danlu.oci.digest import DiffId

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from danlu.builder.embedded.apt_repository import REPOSITORY, run_script
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.apt_repository import REPOSITORY, run_script
 from danlu.errors import OutsideError
 from danlu.graph.ops import DebPackage
 from danlu.oci.overlay import is_whiteout

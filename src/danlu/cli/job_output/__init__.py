@@ -9,10 +9,10 @@ from zlib import crc32
 
 from danlu.cli.error_rendering import print_warning
 from danlu.cli.terminal import Terminal
-from danlu.commands.job_view_model import format_metrics
-from danlu.commands.jobs.backends import view_to_json
-from danlu.commands.jobs.report import ProgressBarFilter, decode_log_line, describe_exit
+from danlu.jobs.backends import view_to_json
+from danlu.jobs.report import ProgressBarFilter, decode_log_line, describe_exit
 from danlu.jobs.types import JobView, LogLine, ReplicaView
+from danlu.submission.job_view_model import format_metrics
 from danlu.training.messages import name_some
 from danlu.training.types import ReplicaId
 from danlu.util.sanitize import strip_control_sequences

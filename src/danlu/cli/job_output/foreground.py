@@ -21,15 +21,15 @@ from danlu.cli.job_output import (
 )
 from danlu.cli.session import Session
 from danlu.cli.terminal import Terminal
-from danlu.commands.jobs.backends import follow_job, is_remote, remove_finished_job, select_backend
-from danlu.commands.jobs.prune import prune_if_due
-from danlu.commands.jobs.report import (
+from danlu.errors import DanluError
+from danlu.jobs.backends import follow_job, is_remote, remove_finished_job, select_backend
+from danlu.jobs.prune import prune_if_due
+from danlu.jobs.report import (
     describe_kills,
     format_on_option,
     job_error,
     summarize_job,
 )
-from danlu.errors import DanluError
 from danlu.jobs.types import JobBackend, JobView, LogLine, Submission, longest_grace
 from danlu.training.messages import name_some
 from danlu.util.human import format_duration, format_size

@@ -13,7 +13,7 @@ from rich.text import Text
 from danlu.cli.job_output import LogPrefixes, WarningPrinter, format_log_line
 from danlu.cli.job_output.table import Line, render_job_table
 from danlu.cli.terminal import Terminal
-from danlu.commands.jobs.report import ProgressBarFilter
+from danlu.jobs.report import ProgressBarFilter
 from danlu.jobs.types import JobView, LogLine
 
 #: Lines that come faster than this are written together.

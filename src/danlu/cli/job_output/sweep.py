@@ -19,15 +19,17 @@ from danlu.cli.job_output.table import state_style
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session
 from danlu.cli.terminal import Terminal
-from danlu.commands.jobs.backends import select_backend
-from danlu.commands.sweep.options import (
+from danlu.errors import DanluError
+from danlu.jobs.backends import select_backend
+from danlu.jobs.types import JobBackend, Submission, longest_grace
+from danlu.sweeps.options import (
     SweepOptions,
     apply_target_defaults,
     create_point_source,
     execute_sweep,
 )
-from danlu.commands.sweep.report import SweepReport, SweepTrial
-from danlu.commands.sweep.view_model import (
+from danlu.sweeps.report import SweepReport, SweepTrial
+from danlu.sweeps.view_model import (
     axis_names,
     count_finished,
     describe_best,
@@ -35,8 +37,6 @@ from danlu.commands.sweep.view_model import (
     format_point,
     trial_row,
 )
-from danlu.errors import DanluError
-from danlu.jobs.types import JobBackend, Submission, longest_grace
 
 
 def run_sweep(

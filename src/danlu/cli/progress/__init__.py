@@ -9,8 +9,8 @@ import msgspec
 
 from danlu.cli.progress.plain import PlainBuildRenderer
 from danlu.cli.terminal import Terminal
-from danlu.commands.build_view_model import event_fields
 from danlu.graph.progress import Event
+from danlu.project.build_view_model import event_fields
 
 __all__ = ["BuildRenderer", "make_build_renderer"]
 

@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from danlu.cli.terminal import Terminal, text_width
-from danlu.commands.build_view_model import (
+from danlu.graph.progress import LAYER_BRANCH, Event, Finished, Log, Message, Transfer
+from danlu.project.build_view_model import (
     BuildState,
     RunningVertex,
     format_finished,
     format_vertex,
 )
-from danlu.graph.progress import LAYER_BRANCH, Event, Finished, Log, Message, Transfer
 from danlu.util.sanitize import strip_control_sequences
 
 #: Seconds that a vertex runs before it is announced.

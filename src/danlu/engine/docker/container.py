@@ -12,6 +12,11 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 
+from danlu.engine.attached_process import (
+    AttachedProcess,
+    record_start,
+    start_attached,
+)
 from danlu.engine.container_scripts import (
     EXEC_SCRIPT,
     FIND_SCRIPT,
@@ -32,11 +37,6 @@ from danlu.engine.docker.settings import (
     read_settings,
     render_create,
     render_gpus,
-)
-from danlu.engine.docker.stopped_container import (
-    AttachedContainer,
-    attach_container,
-    record_stop,
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.types import CONNECTION_LOST, EnvironmentProgram, ExecRequest, PortOpener
@@ -61,11 +61,11 @@ _KILLED_CODE = _SIGNAL_CODE + signal.SIGKILL
 _LOST_CODE = 125
 
 
-class DockerEngine:
+class DockerStarter:
     """Starts containers through Docker's API, or the command line of Docker or Podman."""
 
     def __init__(
-        self, command: DockerCommand, config: Configuration, restarted: AttachedContainer | None
+        self, command: DockerCommand, config: Configuration, restarted: AttachedProcess | None
     ) -> None:
         self._command = command
         self._config = config
@@ -78,7 +78,7 @@ class DockerEngine:
     ) -> DockerContainer:
         """Start the environment's container, which is created if needed.
 
-        The settings must have been prepared (:mod:`danlu.commands.environments.docker`). Raises
+        The settings must have been prepared (:mod:`danlu.engine.docker.commands`). Raises
         :class:`~danlu.errors.DanluError` if it could not be started.
         """
         settings = self._add_seccomp(read_settings(environment))
@@ -103,11 +103,11 @@ class DockerEngine:
         if restarted is None or not await container.finish_restart(restarted):
             container.warnings = await self._ensure_container(environment, spec, settings, digest)
             await container.start()
-        program = self._command.find_program()
+        command = container.start_command()
 
         def record() -> None:
             if container.has_stopped:
-                record_stop(environment.directory, digest, program, name)
+                record_start(environment.directory, digest, command)
 
         resources.callback(record)
         return container
@@ -225,14 +225,19 @@ class DockerContainer:
         try:
             # Not by the API: it confirms an attachment before it has made it, and the first output
             # of a container that starts meanwhile is lost.
-            attached = attach_container(self._command.find_program(), self._name)
+            attached = start_attached(self.start_command())
         except OSError as error:
             raise self._start_error(str(error)) from error
         failure = await self._wait_until_ready(attached, _START_TIMEOUT)
         if failure is not None:
             raise self._start_error(failure)
 
-    async def finish_restart(self, attached: AttachedContainer) -> bool:
+    def start_command(self) -> Sequence[str]:
+        """Return the command that starts it, connected to its first process."""
+        program = self._command.find_program()
+        return program, "start", "--attach", "--interactive", self._name
+
+    async def finish_restart(self, attached: AttachedProcess) -> bool:
         """Do the same with one that is being started; return False if it does not get ready."""
         return await self._wait_until_ready(attached, _RESTART_TIMEOUT) is None
 
@@ -241,7 +246,7 @@ class DockerContainer:
         """Whether the container is known to have ended: the connection was not lost before."""
         return self._first is not None and self._first.returncode == 0
 
-    async def _wait_until_ready(self, attached: AttachedContainer, timeout: float) -> str | None:
+    async def _wait_until_ready(self, attached: AttachedProcess, timeout: float) -> str | None:
         """Wait until programs can be started; stop the container and return why they cannot."""
         failure: str | None = "it does not get ready"
         self._first = FirstProcess(attached)

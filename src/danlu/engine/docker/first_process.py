@@ -6,8 +6,8 @@ import os
 
 import anyio
 
+from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.container_scripts import READY_LINE
-from danlu.engine.docker.stopped_container import AttachedContainer
 
 _MAX_ERRORS = 1 << 16
 _CHUNK_SIZE = 1 << 12
@@ -16,7 +16,7 @@ _CHUNK_SIZE = 1 << 12
 class FirstProcess:
     """Runs :data:`~danlu.engine.container_scripts.HOLD_SCRIPT`, by the engine's command line."""
 
-    def __init__(self, attached: AttachedContainer) -> None:
+    def __init__(self, attached: AttachedProcess) -> None:
         #: None until the connection has ended; 0 if the process is known to have ended.
         self.returncode: int | None = None
         self._attached = attached

@@ -38,7 +38,7 @@ _ENDED_CODE = 137
 logger = logging.getLogger(__name__)
 
 
-class KubernetesEngine:
+class KubernetesStarter:
     """Runs programs in the pods of environments, which the command that starts them has created."""
 
     def __init__(self, vscode_servers: Path) -> None:
@@ -49,7 +49,7 @@ class KubernetesEngine:
     ) -> KubernetesContainer:
         """Take over the environment's pod, and copy the project to it.
 
-        It must have been created (:mod:`danlu.commands.environments.kubernetes`). Raises
+        It must have been created (:mod:`danlu.engine.kubernetes.commands`). Raises
         :class:`~danlu.errors.DanluError` if it cannot be reached.
         """
         settings = read_settings(environment)

@@ -24,6 +24,7 @@ import msgspec
 
 from danlu.engine.detached_process import FIRST_FD
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.environment_ports import shares_host_network
 from danlu.engine.ssh.connection_client import ACCEPTED, PROTOCOL, STREAM_COUNT
 from danlu.engine.ssh.forwarding import SupervisorConnector
 from danlu.engine.ssh.keys import SshKeys, environment_keys
@@ -107,7 +108,7 @@ def _serve_client(connection: socket.socket, environment: EnvironmentDirectory) 
     connection.sendall(ACCEPTED)
     threading.Thread(target=_exit_with_client, args=(connection,), daemon=True).start()
     try:
-        shares_host = environment.read_spec().shares_host_network
+        shares_host = shares_host_network(environment.read_spec())
         serve_standard_streams(
             SupervisedExecClient(environment),
             environment_keys(environment),

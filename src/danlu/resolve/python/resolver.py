@@ -60,7 +60,7 @@ from danlu.sources.pypi.indexes import (
 )
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.requirements import check_hashes, wrong_hash
-from danlu.sources.pypi.restrictions import read_restrictions, select_restrictions
+from danlu.sources.pypi.restrictions import check_settings, read_restrictions, select_restrictions
 from danlu.sources.pypi.split_wheels import reject_variants
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import (
@@ -98,6 +98,7 @@ async def resolve_packages(
     declared = list_python_packages(environment)
     if not declared:
         return LockedBuilds(())
+    check_settings(context.project)
     request = PythonRequest(
         declared=declared,
         target=PlatformTarget(lock.python.version, lock.base.libc, context.platform.architecture),

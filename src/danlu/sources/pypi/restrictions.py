@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.package_names import normalize_name, requirement_name
-from danlu.errors import ResolveError, Span
+from danlu.errors import ResolveError, Span, UsageError
 from danlu.sandbox.machine_settings import Decision, MachineSetting, iter_settings
 from danlu.sandbox.pip_uv_config import (
     TRUE_VALUES,
@@ -28,6 +29,9 @@ from danlu.sources.pypi.requirements import (
     check_constraint,
     read_lines,
 )
+from danlu.sources.pypi.uv import find_uv
+from danlu.util.process_activity import run_program
+from danlu.util.urls import mask_credentials
 
 _PIP = "pip's configuration"
 _UV = "uv's configuration"
@@ -163,6 +167,25 @@ def read_restrictions(
         collector.extra_builds,
         collector.hashes,
     )
+
+
+def check_settings(project: Path, environ: Mapping[str, str] | None = None) -> None:
+    """Let uv check its configuration files; raise :class:`UsageError` if it does not use one."""
+    environ = os.environ if environ is None else environ
+    if not any(table for _, table in iter_uv_tables(environ, project)):
+        return
+    command = [str(find_uv()), "pip", "compile", "--offline", "--show-settings", "-"]
+    env = {**environ, "NO_COLOR": "1", "UV_NO_WRAP": "1"}
+    done = run_program(command, input=b"", env=env, cwd=project)
+    messages = done.stderr.decode(errors="replace")
+    if done.returncode or "warning: Failed to parse" in messages:
+        # Without the text of the file, which may contain passwords.
+        lines = [line.strip() for line in messages.splitlines() if not re.search(r" \|( |$)", line)]
+        text = re.sub("^(error|warning): |,? expected one of .*", "", " ".join(lines))
+        raise UsageError(
+            f"cannot use uv's configuration: {mask_credentials(text).strip()}",
+            hint="correct the file: uv does not use it either",
+        )
 
 
 class _ConfiguredValue(msgspec.Struct, frozen=True):

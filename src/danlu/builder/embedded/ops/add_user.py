@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_parents, write_over
+from danlu.builder.embedded.staged_tree import commit_tree, copy_parents, write_over
 from danlu.graph.ops import AddUser
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.layer_view import LayerView

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.apt_repository import (
+from danlu.builder.embedded.apt_repository import (
     REPOSITORY,
     fetch_packages,
     run_script,
@@ -13,7 +12,8 @@ from danlu.builder.embedded.ops.apt_repository import (
     write_apt_lists,
     write_apt_repository,
 )
-from danlu.builder.embedded.ops.staged_tree import commit_tree
+from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.staged_tree import commit_tree
 from danlu.graph.ops import AptInstall
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.finalize_upper import finalize_upper

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from danlu.builder.embedded.base_tree import finish_tree, make_skeleton
-from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.foreign_tree import unpack_packages
-from danlu.builder.embedded.ops.apt_repository import (
+from danlu.builder.embedded.apt_repository import (
     REPOSITORY,
     fetch_packages,
     run_script,
     write_apt_repository,
 )
-from danlu.builder.embedded.ops.staged_tree import commit_tree
+from danlu.builder.embedded.base_tree import finish_tree, make_skeleton
+from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.foreign_tree import unpack_packages
+from danlu.builder.embedded.staged_tree import commit_tree
 from danlu.graph.ops import Bootstrap
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.finalize_upper import finalize_upper

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_below
+from danlu.builder.embedded.staged_tree import commit_tree, copy_below
 from danlu.errors import OutsideError
 from danlu.graph.ops import CopyContext
 from danlu.oci.tar import NormalizeOptions

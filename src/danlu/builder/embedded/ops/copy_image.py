@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import (
+from danlu.builder.embedded.staged_tree import (
     commit_tree,
     make_parents,
     path_inside,

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext, extend_environment
-from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_below
+from danlu.builder.embedded.staged_tree import commit_tree, copy_below
 from danlu.errors import OutsideError, StepFailed, StoreError, UsageError
 from danlu.graph.ops import Exec
 from danlu.oci.tar import NormalizeOptions

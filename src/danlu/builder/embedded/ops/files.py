@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree, write_entry
+from danlu.builder.embedded.staged_tree import commit_tree, write_entry
 from danlu.graph.ops import Files
 from danlu.oci.tar import NormalizeOptions
 from danlu.store import Layer

@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from danlu.builder.embedded.apt_repository import (
+    REPOSITORY,
+    fetch_packages,
+    verify_installation,
+    write_apt_lists,
+    write_apt_repository,
+)
 from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.foreign_tree import (
     CONFIGURE,
@@ -12,14 +19,7 @@ from danlu.builder.embedded.foreign_tree import (
     find_architecture,
     unpack_packages,
 )
-from danlu.builder.embedded.ops.apt_repository import (
-    REPOSITORY,
-    fetch_packages,
-    verify_installation,
-    write_apt_lists,
-    write_apt_repository,
-)
-from danlu.builder.embedded.ops.staged_tree import commit_tree
+from danlu.builder.embedded.staged_tree import commit_tree
 from danlu.graph.ops import ForeignAptInstall
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.finalize_upper import finalize_upper

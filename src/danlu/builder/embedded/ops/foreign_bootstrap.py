@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from danlu.builder.embedded.apt_repository import fetch_packages, write_apt_repository
 from danlu.builder.embedded.base_tree import finish_tree, make_skeleton
 from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.foreign_tree import CONFIGURE, configure_packages, unpack_packages
-from danlu.builder.embedded.ops.apt_repository import fetch_packages, write_apt_repository
-from danlu.builder.embedded.ops.staged_tree import commit_tree
+from danlu.builder.embedded.staged_tree import commit_tree
 from danlu.graph.ops import ForeignBootstrap
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.finalize_upper import finalize_upper

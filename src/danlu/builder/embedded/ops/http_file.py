@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import (
+from danlu.builder.embedded.staged_tree import (
     commit_tree,
     make_parents,
     path_inside,

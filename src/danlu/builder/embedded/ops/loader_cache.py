@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree, write_entry
+from danlu.builder.embedded.staged_tree import commit_tree, write_entry
 from danlu.graph.ops import FileEntry, LoaderCache
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.finalize_upper import finalize_upper

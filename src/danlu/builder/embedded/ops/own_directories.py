@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_parents
+from danlu.builder.embedded.staged_tree import commit_tree, copy_parents
 from danlu.graph.ops import OwnDirectories
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.layer_view import LayerView

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree, make_parents, path_inside
+from danlu.builder.embedded.staged_tree import commit_tree, make_parents, path_inside
 from danlu.errors import OutsideError
 from danlu.graph.ops import WHEEL_TIME, RPackage
 from danlu.oci.archive import ArchiveLayout, unpack_archive

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext, extend_environment
-from danlu.builder.embedded.ops.staged_tree import commit_tree, write_over
+from danlu.builder.embedded.staged_tree import commit_tree, write_over
 from danlu.graph.ops import ShellStartup
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.layer_view import LayerView

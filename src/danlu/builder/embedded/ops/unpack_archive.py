@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import (
+from danlu.builder.embedded.staged_tree import (
     commit_tree,
     make_parents,
     path_inside,

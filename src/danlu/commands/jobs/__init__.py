@@ -1,1 +1,0 @@
-"""Use cases of ``danlu jobs``: targets, views, reports, results and pruning."""

@@ -1,0 +1,52 @@
+"""Compare this machine's NVIDIA driver with the CUDA that an environment is built for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danlu.errors import MachineError
+from danlu.graph.progress import Message, Progress
+from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
+
+if TYPE_CHECKING:
+    from danlu.environment.cuda_compatibility import CudaConflict
+    from danlu.project.project import Project
+    from danlu.util.config import Configuration
+
+
+def check_driver(
+    project: Project, progress: Progress, *, required: bool, config: Configuration
+) -> None:
+    """Warn if the driver is too old for the project's locked packages.
+
+    Without a driver nothing is checked: the environment runs on the CPU. Raises
+    :class:`MachineError` instead of the warning if GPUs are ``required``.
+    """
+    conflict = find_conflict(project.lock_path, project.function, config=config)
+    if conflict is None:
+        return
+    if required:
+        raise MachineError(conflict.message, hint=conflict.hint)
+    progress(Message(f"warning: {conflict.message}; {conflict.hint}", 0.0))
+
+
+def find_conflict(lock_path: Path, function: str, *, config: Configuration) -> CudaConflict | None:
+    """Return why the driver does not run what a lockfile has for ``function`` (empty: for any)."""
+    driver = read_driver(find_proc_root(Path(config.gpu_driver_root)))
+    if driver is None:
+        return None
+    # Most machines that build images have no driver, and need none of this.
+    from danlu.environment.cuda_compatibility import find_driver_conflict
+    from danlu.resolve.lockfile import read_lock
+
+    try:
+        text = lock_path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    for name, locked in read_lock(text, lock_path.name).functions.items():
+        if function in ("", name):
+            conflict = find_driver_conflict(driver.version, locked.packages)
+            if conflict is not None:
+                return conflict
+    return None

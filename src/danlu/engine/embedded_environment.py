@@ -127,7 +127,7 @@ class EmbeddedContainer:
         self._edits = self._provide_gpus()
         process = self._build_process(ExecRequest(self._choose_init()))
         limits = self._spec.limits
-        self.warnings += filter(None, [cgroups.describe_unenforced(limits)])
+        self.warnings += filter(None, [cgroups.explain_missing(limits)])
         network = await self._open_network(process, work, resources)
         layers = LayerView(self._image.trees)
         apt = create_apt_sources(layers, work)

@@ -95,8 +95,10 @@ class ContainerEngine:
         network = await self._join_network(container)
         resources = ExitStack()
         try:
-            prepared = await to_thread.run_sync(self._prepare, container, network, resources)
-            started = self._launch(prepared, output, resources)
+            prepared = await to_thread.run_sync(
+                self._prepare_container, container, network, resources
+            )
+            started = self._launch_container(prepared, output, resources)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(resources.close)
@@ -143,7 +145,7 @@ class ContainerEngine:
                 await self._forwarder.add(namespace, self._ports)
         return JoinedNetwork(namespace, container.host, container.hosts, self._network.resolver)
 
-    def _prepare(
+    def _prepare_container(
         self, container: ReplicaContainer, network: JoinedNetwork, resources: ExitStack
     ) -> PreparedContainer:
         image = self._load_image(container.image)
@@ -151,7 +153,7 @@ class ContainerEngine:
         # Allocated to this replica, so CUDA_VISIBLE_DEVICES of the user says nothing more.
         gpus = GpuSelection(names=tuple(str(gpu) for gpu in container.limits.gpus))
         edits = provide_gpus(gpus, view, self._config, {})
-        if warning := self._cgroups.describe_unenforced(container.limits):
+        if warning := self._cgroups.explain_missing(container.limits):
             self._warnings[warning] = None
         spec = ContainerSpec(
             _build_process(container, image.config, view, edits),
@@ -178,7 +180,7 @@ class ContainerEngine:
             self._images[digest] = open_image(self._store, image, layers)
         return self._images[digest]
 
-    def _launch(
+    def _launch_container(
         self, prepared: PreparedContainer, output: int, resources: ExitStack
     ) -> StartedContainer:
         def release() -> None:

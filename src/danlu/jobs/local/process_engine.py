@@ -106,7 +106,7 @@ class ProcessEngine:
             return None
         if self._cgroups is None:
             self._cgroups = CgroupManager.detect()
-        if warning := self._cgroups.describe_unenforced(limits):
+        if warning := self._cgroups.explain_missing(limits):
             self._warnings[warning] = None
         return self._cgroups.create(container.mark, limits)
 

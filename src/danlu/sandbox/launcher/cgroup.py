@@ -54,7 +54,7 @@ class CgroupManager:
         manager.clean_up()
         return manager
 
-    def describe_unenforced(self, limits: ResourceLimits) -> str:
+    def explain_missing(self, limits: ResourceLimits) -> str:
         """Return a warning if these limits cannot be enforced, or an empty string."""
         has_limits = limits.cpu is not None or limits.memory is not None
         return f"resources: not enforced: {self.missing}" if has_limits and self.missing else ""

@@ -59,7 +59,7 @@ def render_worker_pod(sent: Submission) -> tuple[dict[str, Any], dict[str, Any]]
     ready = prepare_job(sent, namespace="default")
     framework = find_framework(sent.job.kind)
     job = read_job(ready.job, framework)
-    pod = render_pod(job, framework, WORKER, ServiceTopology(job))
+    pod = render_pod(job, framework, WORKER, ServiceTopology(job, framework))
     return pod, {} if ready.code is None else {ready.code["metadata"]["name"]: ready.code}
 
 

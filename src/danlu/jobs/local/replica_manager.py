@@ -226,7 +226,7 @@ class ReplicaManager:
     def _thread_variables(self, replica: ReplicaId) -> Mapping[str, str]:
         """Return the variables that limit the libraries' threads to the replica's cores."""
         cores = available_cores() / self._submission.concurrency
-        replicas = tuple(replica_ids(self._job))
+        replicas = tuple(replica_ids(self._job, self._framework))
         return thread_environment(
             self._job, self._framework, replica, members=replicas, cores=cores
         )
@@ -253,7 +253,8 @@ class ReplicaManager:
         number = self._requested_gpus(attempt.id)
         if not number:
             return ()
-        total = sum(self._requested_gpus(replica) for replica in replica_ids(self._job))
+        replicas = replica_ids(self._job, self._framework)
+        total = sum(map(self._requested_gpus, replicas))
         if self._host_gpus is None:
             self._host_gpus = await to_thread.run_sync(available_gpus)
         while True:

@@ -145,7 +145,7 @@ def test_program_is_started_by_a_shell_only_if_the_image_has_one(
     inside: Inside, home: Path
 ) -> None:
     def act() -> list[list[str]]:
-        with prepared(home, shell='exec "$@"') as bundle:
+        with prepared(home, script='exec "$@"') as bundle:
             first = configuration(bundle)["process"]["args"]
         view = LayerView([write(home / "empty", {"x": "1"})])
         return [first, list(prepare.wrap_in_shell(ProcessSpec(("y",)), view, "s").args)]

@@ -22,7 +22,7 @@ from danlu.engine.environment_directory import (
     PortForward,
     ServiceSpec,
 )
-from danlu.engine.registry import DEFAULT_ENGINE, find_engine
+from danlu.engine.registry import find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
 from danlu.environment.runtime_settings import ExposedPort, RuntimeSettings
@@ -32,6 +32,7 @@ from danlu.errors import UsageError
 from danlu.project.project import Project
 from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.util.config import NetworkName
+from danlu.util.danlu_program import DEFAULT_ENGINE
 from danlu.util.human import parse_size
 from danlu.util.paths import Paths
 

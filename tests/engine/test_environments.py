@@ -30,8 +30,8 @@ import pytest
 from danlu.engine.contexts import Context, create_context
 from danlu.engine.docker.settings import container_name
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
-from danlu.engine.procfs import find_namespace_members
 from danlu.engine.registry import find_engine, name_engine_context
+from danlu.sandbox.procfs import find_namespace_members
 from danlu.store import Store
 from danlu.util.danlu_program import CONTEXT_VARIABLE
 from danlu.util.process_tree import child_pids

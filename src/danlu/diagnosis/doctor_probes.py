@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
-from danlu.engine.cgroup import find_writable_roots
 from danlu.engine.engine import EngineProgram
 from danlu.engine.registry import find_engine, list_engine_names
 from danlu.errors import DanluError, MachineError, UsageError
@@ -23,6 +22,7 @@ from danlu.graph.ops import Platform
 from danlu.kube.kubeconfig import load_cluster_config
 from danlu.oci.reference import Reference
 from danlu.sandbox.emulation import host_platform, require_emulation
+from danlu.sandbox.launcher.cgroup import find_writable_roots
 from danlu.util.config import Configuration
 from danlu.util.plugins import BrokenPlugin
 from danlu.util.urls import mask_credentials

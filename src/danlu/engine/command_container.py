@@ -16,8 +16,9 @@ from danlu.engine.attached_process import AttachedProcess, start_attached
 from danlu.engine.container_scripts import EXEC_SCRIPT, LOGIN_SCRIPT
 from danlu.engine.exec_program import MARK_VARIABLE, CommandProcess, ExecProgram, ProgramProcess
 from danlu.engine.first_process import FirstProcess
-from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
+from danlu.engine.types import EnvironmentProgram, ExecRequest, PortOpener
 from danlu.errors import DanluError, MachineError, OutsideError
+from danlu.sandbox.types import ContainerExit
 from danlu.util.process_activity import run_program
 from danlu.util.sanitize import read_last_line
 

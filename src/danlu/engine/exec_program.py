@@ -11,8 +11,9 @@ import anyio
 from anyio.abc import Process
 
 from danlu.engine.container_scripts import FIND_SCRIPT, KILL_SCRIPT
-from danlu.engine.types import CONNECTION_LOST, ContainerExit
+from danlu.engine.types import CONNECTION_LOST
 from danlu.errors import DanluError
+from danlu.sandbox.types import ContainerExit
 
 #: The variable by which a program is found.
 MARK_VARIABLE = "DANLU_EXEC"

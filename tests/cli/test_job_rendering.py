@@ -17,7 +17,7 @@ from danlu.jobs.report import ProgressBarFilter, decode_log_line
 from danlu.jobs.types import MAX_LINE_BYTES, JobView, ReplicaView
 from danlu.submission.job_view_model import progress_bar
 from danlu.training.progress import TrainingProgress
-from tests.commands.fake_jobs import START, line, replica, view
+from tests.jobs.fake_jobs import START, line, replica, view
 
 
 class JobsTerminal(io.StringIO):

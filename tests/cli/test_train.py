@@ -22,7 +22,7 @@ from danlu.training.manifest import read_job
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
 from danlu.training.types import FirstFailure
-from tests.commands.fake_jobs import FakeJobs, JobScript, line, replica, view
+from tests.jobs.fake_jobs import FakeJobs, JobScript, line, replica, view
 
 from .conftest import Cli
 

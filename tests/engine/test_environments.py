@@ -30,17 +30,17 @@ import pytest
 from danlu.engine.contexts import Context, create_context
 from danlu.engine.docker.settings import container_name
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
-from danlu.engine.procfs import find_namespace_members
+from danlu.sandbox.procfs import find_namespace_members
 from danlu.store import Store
 from danlu.util.danlu_program import CONTEXT_VARIABLE
 from danlu.util.process_tree import child_pids
-from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.conftest import Danlu
 from tests.engine.kubernetes.clusters import cluster_variables
 from tests.engines import engine_variables
 from tests.fakes.vscode_archives import COMMIT, make_cli, make_server
 from tests.jobs.containers.engine_rig import image, paths_of
 from tests.ports import free_port
+from tests.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.waiting import wait_for
 
 pytestmark = [

@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from danlu.engine.cgroup import find_writable_roots
 from danlu.errors import DanluError, MachineError, UsageError
 from danlu.graph.ops import Platform
 from danlu.kube.kubeconfig import load_cluster_config
 from danlu.oci.reference import Reference
 from danlu.sandbox.emulation import host_platform, require_emulation
+from danlu.sandbox.launcher.cgroup import find_writable_roots
 from danlu.util.config import Configuration
 from danlu.util.urls import mask_credentials
 

@@ -13,14 +13,13 @@ import msgspec
 
 from danlu.engine.registry import (
     BUILT_IN_NAMES,
-    DEFAULT_ENGINE,
     find_engine,
     is_engine,
     list_engine_names,
 )
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
-from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_ENGINE, LOCAL_CONTEXT
 from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock

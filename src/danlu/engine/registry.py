@@ -11,13 +11,11 @@ from importlib import import_module
 
 from danlu.engine.engine import Engine
 from danlu.errors import UsageError
+from danlu.util.danlu_program import DEFAULT_ENGINE
 from danlu.util.plugins import broken_plugin, list_plugins, load_plugin
 from danlu.util.suggest import suggest_name
 
 ENTRY_POINT_GROUP = "danlu.engines"
-
-#: The engine of a context that names no other.
-DEFAULT_ENGINE = "embedded"
 
 # Where each is. It is loaded when it is asked for: every `danlu exec` loads this module.
 _BUILT_IN_ENGINES = {

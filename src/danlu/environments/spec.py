@@ -22,17 +22,17 @@ from danlu.engine.environment_directory import (
     PortForward,
     ServiceSpec,
 )
-from danlu.engine.registry import DEFAULT_ENGINE, find_engine
+from danlu.engine.registry import find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
-from danlu.engine.types import ResourceLimits
 from danlu.environment.runtime_settings import ExposedPort, RuntimeSettings
 from danlu.environments.jupyter import SERVICE_NAME as JUPYTER_SERVICE
 from danlu.environments.jupyter import add_jupyter
 from danlu.errors import UsageError
 from danlu.project.project import Project
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.util.config import NetworkName
+from danlu.util.danlu_program import DEFAULT_ENGINE
 from danlu.util.human import parse_size
 from danlu.util.paths import Paths
 

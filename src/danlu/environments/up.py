@@ -52,11 +52,11 @@ from danlu.project.build_cache import list_dependencies, lookup_environment
 from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
+from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.util.config import NetworkName
 from danlu.util.epoch import read_epoch
 from danlu.util.files import private_directory, remove_tree
-from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
 
 _NEW_PREFIX = ".new."
@@ -314,8 +314,7 @@ def _find_or_build(
         )
         return image.digest, runtime
 
-    # A build enters namespaces, which a process cannot leave, and the supervisor must not inherit.
-    return run_in_child(build)
+    return userns.run_inside(settings.paths, build)
 
 
 def _read_existing(

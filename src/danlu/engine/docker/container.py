@@ -39,14 +39,9 @@ from danlu.engine.docker.settings import (
     render_gpus,
 )
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.engine.types import (
-    CONNECTION_LOST,
-    ContainerExit,
-    EnvironmentProgram,
-    ExecRequest,
-    PortOpener,
-)
+from danlu.engine.types import CONNECTION_LOST, EnvironmentProgram, ExecRequest, PortOpener
 from danlu.errors import DanluError, MachineError, OutsideError
+from danlu.sandbox.types import ContainerExit
 from danlu.util.config import Configuration
 
 _MARK_VARIABLE = "DANLU_EXEC"

@@ -306,7 +306,7 @@ class KubernetesJobs:
         """Change the number of replicas, by type."""
         async with self._open_job(name) as (client, found):
             await self._require_active(client, found)
-            job = with_replicas(decode_job(found.job, found.framework), replicas)
+            job = with_replicas(decode_job(found.job, found.framework), replicas, found.framework)
             # The manifest may spell a type differently ("worker"); patch the key that it has.
             field = found.framework.replicas_field
             spelling = {type.lower(): type for type in found.job.spec.get(field) or {}}

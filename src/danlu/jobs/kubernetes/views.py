@@ -88,7 +88,7 @@ def build_view(
         status=status,
         replicas=tuple(
             _add_event_warning(view, pod, job, warned or {})
-            for view, pod in _replica_views(job, newest, framework.container)
+            for view, pod in _replica_views(job, newest, framework)
         ),
         progress=_decode_progress(report),
         warnings=(*_job_warnings(found, framework, now), *job_notes(status)),
@@ -217,14 +217,14 @@ def newest_pods(
 
 
 def _replica_views(
-    job: Job, pods: Mapping[ReplicaId, PodObject], container: str
+    job: Job, pods: Mapping[ReplicaId, PodObject], framework: Framework
 ) -> Iterator[tuple[ReplicaView, PodObject | None]]:
-    for id in replica_ids(job):
+    for id in replica_ids(job, framework):
         pod, record = pods.get(id), job.status.record(id)
         if pod is None:
             yield _replica_without_pod(job, id, record), None
         else:
-            yield _replica_from_pod(pod, id, record, container=container), pod
+            yield _replica_from_pod(pod, id, record, container=framework.container), pod
 
 
 def _add_event_warning(

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.conftest import Danlu, remove_tree
 from tests.ports import free_port
+from tests.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root", "sshd", "ssh", "busybox")]

@@ -18,7 +18,7 @@ from danlu.lang.functions.config import ImageEntrypoint
 from danlu.lang.functions.runtime import EnvironmentVariables
 from danlu.lang.functions.steps import CopyStep, RunStep
 from danlu.project.project import Project
-from tests.commands.dockerfiles import CASES, write_case
+from tests.convert.dockerfiles import CASES, write_case
 
 SH = ("/bin/sh", "-c")
 #: BuildKit's parser, in Go.

@@ -21,7 +21,7 @@ from danlu.sweeps.runner import GridSearch, PointProposal, run_sweep
 from danlu.sweeps.space import Point, build_grid, parse_axes
 from danlu.sweeps.view_model import describe_best
 from danlu.training.registry import find_framework
-from tests.commands.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
+from tests.sweeps.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
 
 EIGHT = build_grid(parse_axes(["lr=0.1:0.8:0.1"]))
 

@@ -11,7 +11,7 @@ import danlu
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from danlu.sweeps.report import SweepReport
-from tests.commands.sweep_jobs import ScriptedJobs, TrialScript, progress
+from tests.sweeps.sweep_jobs import ScriptedJobs, TrialScript, progress
 
 
 def loss(submission: Submission) -> TrialScript:

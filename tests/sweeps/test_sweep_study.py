@@ -18,7 +18,7 @@ from danlu.sweeps.runner import run_sweep
 from danlu.sweeps.space import Point, parse_axes
 from danlu.sweeps.study import StudySearch, create_study, study_goal
 from danlu.training.registry import find_framework
-from tests.commands.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
+from tests.sweeps.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
 
 
 def make(number: int, point: Point) -> Submission:

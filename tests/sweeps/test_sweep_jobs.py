@@ -14,7 +14,7 @@ from danlu.sweeps.jobs import build_trial_submission, max_parallel_jobs, variabl
 from danlu.sweeps.space import SweepAxis, parse_axis
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_framework
-from tests.commands.sweep_jobs import job, submission
+from tests.sweeps.sweep_jobs import job, submission
 
 POINT = {"lr": "0.1", "batch-size": "32"}
 MORE = ["--lr", "0.1", "--batch-size", "32"]

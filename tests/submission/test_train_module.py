@@ -202,7 +202,7 @@ def test_module_is_sent_with_its_package_and_imports(
     ready = prepare_job(submission, namespace="default")
     framework = find_framework("pytorch")
     job = read_job(ready.job, framework)
-    pod = render_pod(job, framework, WORKER, ServiceTopology(job))
+    pod = render_pod(job, framework, WORKER, ServiceTopology(job, framework))
     assert ready.code is not None
     maps = {ready.code["metadata"]["name"]: ready.code}
     assert run_pod(pod, maps, tmp_path / "pod").log == "7 ['a b']\n"

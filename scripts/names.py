@@ -38,7 +38,7 @@ RULES = (
     NameRule(
         "kind of a framework",
         frozenset(framework.kind for framework in BUILT_IN_FRAMEWORKS),
-        ("training/frameworks/*.py", "training/registry.py"),
+        ("training/frameworks/**/*.py", "training/registry.py"),
     ),
     NameRule(
         "name of a framework",
@@ -47,7 +47,7 @@ RULES = (
             for framework in BUILT_IN_FRAMEWORKS
             for name in (framework.name, framework.plural, *framework.aliases)
         ),
-        ("training/frameworks/*.py", "training/registry.py"),
+        ("training/frameworks/**/*.py", "training/registry.py"),
         # The packages of these names: what they contain, need and are called elsewhere.
         (
             "environment/*.py",

@@ -9,7 +9,6 @@ from danlu.kube.resources import Resource
 from danlu.kube.types import Manifest
 from danlu.operator.gang_scheduling import add_scheduler_fields
 from danlu.operator.types import OperatorSettings
-from danlu.training.document import API_VERSION
 from danlu.training.framework import Framework
 from danlu.training.names import config_map_name
 from danlu.training.pod_template import find_main_container, pod_spec
@@ -17,6 +16,7 @@ from danlu.training.rendering import REPLICA_INDEX, render_pod, type_labels
 from danlu.training.replicas import replica_ids
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import (
+    API_VERSION,
     CleanPodPolicy,
     ConditionType,
     CreateReplica,

@@ -33,9 +33,10 @@ from danlu.operator.openapi import (
     struct_schema,
 )
 from danlu.training.framework import Framework
-from danlu.training.manifest_schema import KNOWN_MANAGERS
+from danlu.training.manifest_schema import MULTIKUEUE
 from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.types import (
+    MANAGER,
     RDZV_BACKENDS,
     CleanPodPolicy,
     ElasticPolicy,
@@ -195,7 +196,7 @@ def _run_policy_schema() -> Manifest:
         backoffLimit=integer_schema(),
         schedulingPolicy=scheduling,
         suspend={"type": "boolean", "default": False},
-        managedBy=_enum_schema(KNOWN_MANAGERS),
+        managedBy=_enum_schema((MANAGER, MULTIKUEUE)),
     )
 
 

@@ -10,11 +10,12 @@ import msgspec
 from danlu.kube.core_v1 import ContainerStateTerminated, Pod
 from danlu.kube.types import ObjectMeta
 from danlu.operator.types import JobObject
-from danlu.training.document import API_VERSION, ManifestError
+from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
 from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from danlu.training.types import (
+    API_VERSION,
     MANAGER,
     Job,
     JobStatus,

@@ -277,7 +277,7 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
     _reject_script_flags(options)
     name = "stdin" if options.file == "-" else options.file
     documents = read_manifest_file(_read_manifest(options), name)
-    framework = find_framework(str(documents.job.get("kind", "")))
+    framework = documents.framework
     document = documents.job.with_name(
         lambda prefix: options.name or (prefix and complete_generated_name(prefix))
     )

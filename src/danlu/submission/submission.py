@@ -28,8 +28,8 @@ from danlu.submission.options import TrainOptions
 from danlu.submission.plan import PlannedJob, RunTarget, find_active_python
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
-from danlu.training.registry import find_framework
-from danlu.training.types import Job
+from danlu.training.registry import find_job_framework
+from danlu.training.types import API_VERSION, Job
 
 #: Shows lines of logs as they are printed. A variable of the job itself takes precedence.
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
@@ -73,6 +73,7 @@ def _prepare_local(
     progress: Progress,
 ) -> Submission:
     job = submission.job
+    _check_manager(job)
     names = list_container_images(job)
     resolve = partial(resolve_images, settings=settings, progress=progress, offline=options.offline)
     images: Mapping[str, ContainerImage] = {}
@@ -81,7 +82,7 @@ def _prepare_local(
     if target is None:
         images = resolve(names)
     elif target.in_container:
-        main_images = _list_main_images(job, find_framework(job.kind))
+        main_images = _list_main_images(job, find_job_framework(job))
         # Sidecars and init containers keep their own images.
         images = resolve(name for name in names if name not in main_images)
         trusted = target.builds_locally and not images
@@ -103,9 +104,19 @@ def _prepare_local(
     )
 
 
+def _check_manager(job: Job) -> None:
+    """Raise :class:`UsageError` for a job that is left to another controller."""
+    manager = job.run_policy.managed_by
+    if manager not in ("", find_job_framework(job).manager):
+        raise UsageError(
+            f"{job.name} is managed by {manager}: it cannot be run on this machine",
+            hint="remove `managedBy` from the manifest",
+        )
+
+
 def _check_commands(job: Job) -> None:
     """Raise :class:`UsageError` for a main container without a command: a process has no image."""
-    framework = find_framework(job.kind)
+    framework = find_job_framework(job)
     for type, spec in job.replicas.items():
         container = find_main_container(spec.template, framework.container)
         # Workers of MPI get the command that waits for their launcher.
@@ -148,10 +159,16 @@ def _prepare_remote(
     progress: Progress,
 ) -> Submission:
     job = submission.job
+    if job.api_version != API_VERSION:
+        raise UsageError(
+            f"{job.kind} {job.api_version} can only be run on this machine: on a cluster, danlu's"
+            f" operator serves {API_VERSION}",
+            hint="create it with kubectl where its own operator is installed",
+        )
     images: dict[str, ContainerImage] = {}
     if target is not None:
         reference = _remote_reference(target, options, settings=settings, progress=progress)
-        names = _list_main_images(job, find_framework(job.kind))
+        names = _list_main_images(job, find_job_framework(job))
         images = dict.fromkeys(names, ContainerImage("", reference))
     return msgspec.structs.replace(
         submission,

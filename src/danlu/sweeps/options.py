@@ -15,7 +15,7 @@ from danlu.sweeps.runner import GridSearch, PointSource, run_sweep
 from danlu.sweeps.space import Point, SweepAxis, build_grid, parse_axes
 from danlu.sweeps.study import StudySearch, create_study
 from danlu.training.framework import Framework
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 
 if TYPE_CHECKING:
     from danlu.sweeps.study import OptunaStudy
@@ -92,7 +92,7 @@ async def execute_sweep(
     base = msgspec.structs.replace(base, concurrency=concurrency)
     substituted = frozenset(axis.name for axis in options.axes if axis.substituted)
     digits = len(str(points.total))
-    factory = _TrialFactory(base, find_framework(base.job.kind), digits, substituted)
+    factory = _TrialFactory(base, find_job_framework(base.job), digits, substituted)
     if options.replace:
         for number in range(1, points.total + 1):
             await remove_finished_job(jobs, factory.trial_name(number))

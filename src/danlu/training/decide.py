@@ -54,7 +54,6 @@ from danlu.training.replicas import (
 )
 from danlu.training.restarts import EVICTED, exceeds_backoff_limit
 from danlu.training.types import (
-    MANAGER,
     ConditionType,
     CreateReplica,
     Decision,
@@ -98,7 +97,7 @@ def decide(
 
     Raises nothing. ``requeue_after`` is exact; 0.0 means now.
     """
-    if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
+    if job.deleting or job.run_policy.managed_by not in ("", framework.manager):
         return Decision((), job.status)
     if job.status.finished:
         return decide_after_end(job, observed, now=now)
@@ -182,9 +181,10 @@ def _decide_active(
     status = _apply_verdict(job, framework, status, counts, verdict=verdict, now=now)
     after = [record_outcome(replica, now=now, backoff=backoff) for replica in replicas]
     status = msgspec.structs.replace(status, records=collect_records(job_replicas, after))
+    ready = [replica for replica in after if framework.can_create(job, replica.id.type, counts)]
     actions: tuple[Action, ...] = (
         *_delete_actions(job_replicas, after),
-        *_create_actions(after, now=now),
+        *_create_actions(ready, now=now),
         *events,
         *_restart_events(job, framework, replicas),
     )
@@ -208,12 +208,13 @@ def _final_condition(
         reason = messages.event_reason(job, "Succeeded")
         message = messages.succeeded_message(job, framework, verdict.replica_type)
         return FinalCondition(ConditionType.SUCCEEDED, reason, message)
-    replicas = job_replicas.replicas
+    replicas, counted = job_replicas.replicas, framework.batch_types
     if verdict is not None and verdict.condition is ConditionType.FAILED:
         return _failed_condition(job, framework, counts, type=verdict.replica_type)
     reason = messages.event_reason(job, "Failed")
-    due = sum(replica.state in DUE_STATES for replica in replicas)
-    if exceeds_backoff_limit(job, made=job_replicas.restarts, due=due):
+    due = sum(replica.state in DUE_STATES for replica in job_replicas.select_types(counted))
+    made = job_replicas.count_restarts(counted)
+    if exceeds_backoff_limit(job, framework, made=made, due=due):
         message = messages.backoff_limit_message(job)
         return FinalCondition(ConditionType.FAILED, reason, message)
     if deadline is not None and deadline <= 0:

@@ -8,11 +8,9 @@ from typing import Any
 
 from danlu.errors import Span, UsageError
 from danlu.training.framework import FieldError, Framework
-from danlu.training.registry import find_framework, list_frameworks
+from danlu.training.registry import find_framework, find_version, list_frameworks
 from danlu.training.yaml_with_lines import SourceMap, read_yaml
 from danlu.util.suggest import did_you_mean
-
-API_VERSION = "kubeflow.org/v1"
 
 _OBJECT_KINDS = ("ConfigMap", "Secret")
 # Kinds that are often in a job's file, and are not needed if its replicas run on this machine.
@@ -100,12 +98,13 @@ class ManifestDocument(Mapping[str, Any]):
 class ManifestFile:
     """The content of a manifest file.
 
-    ``objects`` are its ConfigMaps and Secrets by ``Kind/name``; ``others`` are the names of objects
-    that have no meaning without a cluster.
+    ``framework`` is that of the job's kind and version. ``objects`` are its ConfigMaps and Secrets
+    by ``Kind/name``; ``others`` are the names of objects that have no meaning without a cluster.
     """
 
     file: str
     job: ManifestDocument
+    framework: Framework
     objects: Mapping[str, Mapping[str, Any]]
     others: tuple[str, ...] = ()
 
@@ -122,8 +121,7 @@ def read_manifest_file(text: str, file: str) -> ManifestFile:
         for document in found
         if _document_kind(document) not in _OBJECT_KINDS + _CLUSTER_KINDS
     ]
-    for document in jobs:
-        _check_job_kind(document)
+    frameworks = [_find_framework(document) for document in jobs]
     named = [(_kind_and_name(document), document) for document in found if document not in jobs]
     objects = {
         name: document for name, document in named if _document_kind(document) in _OBJECT_KINDS
@@ -132,6 +130,7 @@ def read_manifest_file(text: str, file: str) -> ManifestFile:
     return ManifestFile(
         file=file,
         job=_strip_server_fields(_single_job(jobs, file)),
+        framework=frameworks[0],
         objects={name: document.fields for name, document in objects.items()},
         others=tuple(name for name, _ in named if name not in objects),
     )
@@ -185,17 +184,20 @@ def _document_kind(document: ManifestDocument) -> str:
     return str(document["kind"])
 
 
-def _check_job_kind(document: ManifestDocument) -> None:
-    """Check that the kind is a framework's, and the version."""
+def _find_framework(document: ManifestDocument) -> Framework:
+    """Return the framework of a kind and version."""
     kind, version = document["kind"], document["apiVersion"]
     if kind == "TrainJob":
         message = "TrainJob (Kubeflow Trainer v2) is not supported"
         raise document.error(message, path="kind", hint=_kinds_hint())
     framework = _job_framework(document)
-    if version != API_VERSION:
+    found = find_version(framework, version)
+    if found is None:
+        versions = [other.api_version for other in (framework, *framework.other_versions)]
         message = f"unsupported apiVersion '{version}' of a {framework.kind}"
-        hint = f"write apiVersion: {API_VERSION}"
+        hint = f"write apiVersion: {' or '.join(versions)}"
         raise document.error(message, path="apiVersion", hint=hint)
+    return found
 
 
 def _job_framework(document: ManifestDocument) -> Framework:

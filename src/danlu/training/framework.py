@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from danlu.training.types import (
+    API_VERSION,
+    MANAGER,
     ConditionType,
     Job,
     ReplicaId,
@@ -143,6 +145,15 @@ class Framework(ABC):
     plural: ClassVar[str]
     """The Kubernetes resource name, such as ``pytorchjobs``."""
 
+    api_version: ClassVar[str] = API_VERSION
+    """The ``apiVersion`` of its manifests."""
+
+    other_versions: ClassVar[tuple[Framework, ...]] = ()
+    """The frameworks of the kind's other versions, whose jobs run on this machine only."""
+
+    manager: ClassVar[str] = MANAGER
+    """The ``managedBy`` of jobs that danlu runs."""
+
     aliases: ClassVar[tuple[str, ...]] = ()
     """Further names for ``--framework``, and further kinds that manifests may use."""
 
@@ -154,6 +165,9 @@ class Framework(ABC):
 
     Those of ``elasticPolicy``, ``successPolicy`` and ``cleanPodPolicy`` are known.
     """
+
+    cluster_options: ClassVar[tuple[str, ...]] = ()
+    """Those of them without an effect on this machine."""
 
     modules: ClassVar[tuple[str, ...]] = ()
     """Python modules: a script that imports one of them is run with this framework."""
@@ -191,8 +205,18 @@ class Framework(ABC):
     restart_policy: ClassVar[RestartPolicy] = RestartPolicy.NEVER
     """The restart policy of replicas whose spec gives none."""
 
+    restart_policies: ClassVar[tuple[RestartPolicy, ...]] = tuple(RestartPolicy)
+    """The restart policies that replicas may have."""
+
+    batch_types: ClassVar[tuple[ReplicaType, ...]] = ()
+    """The types that Kubeflow runs as a Job of Kubernetes, if any.
+
+    A failed replica of these is always restarted, whatever its policy (default ``OnFailure``). Only
+    their restarts count towards ``backoffLimit``, which is 6 if unset.
+    """
+
     container: ClassVar[str]
-    """The name of the container that runs the program."""
+    """The name of the container that runs the program; empty for the first one."""
 
     any_container: ClassVar[bool] = False
     """Whether the container may have any name (then it is the first) and declares no port."""
@@ -294,6 +318,14 @@ class Framework(ABC):
         the image's own.
         """
         return command
+
+    def adapt_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+        """Return what a replica of ``type`` runs on this machine; empty is the image's own."""
+        return command or self.wrap_command(job, type, ())
+
+    def can_create(self, job: Job, type: ReplicaType, counts: CountsByType) -> bool:
+        """Return whether replicas of ``type`` may be created now."""
+        return True
 
     def count_processes(self, job: Job, type: ReplicaType) -> int:
         """Return how many computing processes a replica of ``type`` starts.

@@ -1,4 +1,4 @@
-"""Read jobs from manifests (``kubeflow.org/v1``) and write them.
+"""Read jobs from manifests and write them.
 
 Defaults are those of Kubeflow (``*_defaults.go``). Errors report everything that is wrong.
 """
@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from danlu.training.document import API_VERSION, ManifestError, invalid_job_error
+from danlu.training.document import ManifestError, invalid_job_error
 from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import UNKNOWN_FIELD, build_manifest_check
 from danlu.training.pod_template import add_default_port
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 from danlu.training.types import (
     ElasticPolicy,
     Job,
@@ -73,6 +73,7 @@ def _build_job(document: Mapping[str, Any], framework: Framework) -> Job:
         options=_framework_options(spec, framework),
         status=read_status(document.get("status") or {}),
         deleting=metadata.get("deletionTimestamp") is not None,
+        api_version=framework.api_version,
     )
 
 
@@ -81,7 +82,7 @@ def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
 
     ``framework`` is that of the job's kind; it is looked up if not given.
     """
-    framework = framework or find_framework(job.kind)
+    framework = framework or find_job_framework(job)
     metadata = {
         "name": job.name,
         "namespace": job.namespace if job.namespace != "default" else None,
@@ -98,7 +99,8 @@ def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
     }
     if job.elastic_policy is not None:
         spec = {"elasticPolicy": _to_plain_json(job.elastic_policy), **spec}
-    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": _drop_empty(metadata)}
+    document: dict[str, Any] = {"apiVersion": job.api_version, "kind": job.kind}
+    document["metadata"] = _drop_empty(metadata)
     return {**document, "spec": spec, **_drop_empty({"status": status_to_manifest(job.status)})}
 
 
@@ -171,10 +173,11 @@ def _build_replica_spec(
 ) -> ReplicaSpec:
     """Return a member of the replica map with defaults for number, restart policy and port."""
     replicas = spec.get("replicas")
+    policy = RestartPolicy.ON_FAILURE if type in framework.batch_types else framework.restart_policy
     return ReplicaSpec(
         replicas=framework.default_replicas.get(type, 1) if replicas is None else replicas,
         template=add_default_port(spec["template"], framework),
-        restart_policy=RestartPolicy(spec.get("restartPolicy") or framework.restart_policy),
+        restart_policy=RestartPolicy(spec.get("restartPolicy") or policy),
     )
 
 

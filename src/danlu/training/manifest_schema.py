@@ -1,4 +1,4 @@
-"""The schema of manifests: ``kubeflow.org/v1`` with Kubernetes' PodTemplateSpec.
+"""The schema of manifests: Kubeflow's kinds with Kubernetes' PodTemplateSpec.
 
 It is composed from small checks. A check takes the path and the value of a field and yields errors.
 The value is never null: a null field is absent, as in Kubernetes.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from danlu.training.framework import FieldError, Framework
-from danlu.training.types import MANAGER, CleanPodPolicy, RestartPolicy
+from danlu.training.types import CleanPodPolicy
 from danlu.util.quantity import is_quantity
 from danlu.util.suggest import did_you_mean
 
@@ -186,7 +186,8 @@ def _describe_value(value: object) -> str:
 # For pod templates it has the names of all fields of pods and containers, to find misspelled ones,
 # and the shape of those that danlu reads.
 
-KNOWN_MANAGERS = (MANAGER, "kueue.x-k8s.io/multikueue")
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""The manager of jobs that are run in another cluster."""
 
 _PORT = integer_check(1, 65535)
 _TEXTS = list_check(check_text)
@@ -213,7 +214,7 @@ _METADATA = record_check(
     }
 )
 
-RUN_POLICY: dict[str, FieldCheck] = {
+_RUN_POLICY: dict[str, FieldCheck] = {
     "cleanPodPolicy": choice_check(tuple(CleanPodPolicy)),
     "ttlSecondsAfterFinished": integer_check(),
     "activeDeadlineSeconds": integer_check(0, INT64),
@@ -228,7 +229,6 @@ RUN_POLICY: dict[str, FieldCheck] = {
         }
     ),
     "suspend": check_boolean,
-    "managedBy": choice_check(KNOWN_MANAGERS),
 }
 
 ELASTIC_POLICY: dict[str, FieldCheck] = {
@@ -426,16 +426,34 @@ _POD = record_check(
     ("containers",),
 )
 
-check_replica = record_check(
-    {
-        "replicas": integer_check(),
-        "restartPolicy": choice_check(tuple(RestartPolicy)),
-        "template": record_check({"metadata": _METADATA, "spec": _POD}, ("spec",)),
-        # In MXNet's tuning examples; no operator since v1beta1 reads it.
-        "label": check_text,
-    },
-    ("template",),
-)
+
+def build_replica_check(framework: Framework) -> FieldCheck:
+    """Return the check of a member of the replica map."""
+    return record_check(
+        {
+            "replicas": integer_check(),
+            "restartPolicy": choice_check(framework.restart_policies),
+            "template": record_check({"metadata": _METADATA, "spec": _POD}, ("spec",)),
+            # In MXNet's tuning examples; no operator since v1beta1 reads it.
+            "label": check_text,
+        },
+        ("template",),
+    )
+
+
+def build_policy_check(framework: Framework) -> FieldCheck:
+    """Return the check of ``spec.runPolicy``."""
+    managers = choice_check((framework.manager, MULTIKUEUE))
+    return record_check({**_RUN_POLICY, "managedBy": managers})
+
+
+def _build_option_check(schema: Mapping[str, Any]) -> FieldCheck:
+    """Return the check of an OpenAPI schema of a string, a boolean or a number."""
+    if "enum" in schema:
+        return choice_check(schema["enum"])
+    if schema.get("type") == "integer":
+        return integer_check(schema.get("minimum", 0))
+    return {"string": check_text, "boolean": check_boolean}.get(schema.get("type", ""), any_value)
 
 
 def build_manifest_check(framework: Framework) -> FieldCheck:
@@ -443,16 +461,19 @@ def build_manifest_check(framework: Framework) -> FieldCheck:
     known = {
         "elasticPolicy": record_check(ELASTIC_POLICY),
         "successPolicy": check_text,
-        "cleanPodPolicy": RUN_POLICY["cleanPodPolicy"],  # older than runPolicy
+        "cleanPodPolicy": _RUN_POLICY["cleanPodPolicy"],  # older than runPolicy
     }
-    options = {name: known.get(name, any_value) for name in framework.spec_options}
-    replicas = {framework.replicas_field: map_check(check_replica, empty=False)}
+    options = {
+        name: known.get(name) or _build_option_check(schema)
+        for name, schema in framework.spec_options.items()
+    }
+    replicas = {framework.replicas_field: map_check(build_replica_check(framework), empty=False)}
     spec = record_check(
-        {**options, "runPolicy": record_check(RUN_POLICY), **replicas},
+        {**options, "runPolicy": build_policy_check(framework), **replicas},
         tuple(replicas),
         elsewhere={
             **dict.fromkeys(known, f"a {framework.kind} has no such field"),
-            **dict.fromkeys(RUN_POLICY, "move it to spec.runPolicy"),
+            **dict.fromkeys((*_RUN_POLICY, "managedBy"), "move it to spec.runPolicy"),
         },
     )
     top = {"apiVersion": check_text, "kind": check_text, "metadata": _METADATA, "spec": spec}

@@ -5,7 +5,7 @@ The two never import each other. Kubeflow's pod labels are in :mod:`danlu.traini
 
 from __future__ import annotations
 
-from danlu.training.document import API_VERSION
+from danlu.training.types import API_VERSION
 
 KUBEFLOW_GROUP, _, KUBEFLOW_VERSION = API_VERSION.partition("/")
 """The API group and version of all kinds: ``kubeflow.org``, ``v1``."""

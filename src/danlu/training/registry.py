@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
+from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ def find_framework(kind_or_name: str) -> Framework:
         if wanted in _framework_names(framework):
             return framework
     raise _unknown_framework(kind_or_name, (*BUILT_IN_FRAMEWORKS, *plugins), broken)
+
+
+def find_job_framework(job: Job) -> Framework:
+    """Return the framework of a job's kind and version."""
+    framework = find_framework(job.kind)
+    return find_version(framework, job.api_version) or framework
+
+
+def find_version(framework: Framework, version: object) -> Framework | None:
+    """Return the framework of the same kind for this ``apiVersion``, or None."""
+    versions = (framework, *framework.other_versions)
+    return next((other for other in versions if other.api_version == version), None)
 
 
 def list_frameworks() -> tuple[Framework, ...]:

@@ -7,7 +7,7 @@ became of a replica once that is decided, and :func:`count_replicas` is what a f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 
@@ -111,11 +111,16 @@ class JobReplicas(msgspec.Struct, frozen=True):
     foreign: tuple[ObservedReplica, ...]
     records: Mapping[str, ReplicaRecord]
 
-    @property
-    def restarts(self) -> int:
-        """All restarts counted so far, including those of replicas that were scaled down."""
-        records = (*(replica.record for replica in self.replicas), *self.records.values())
+    def count_restarts(self, types: Collection[ReplicaType]) -> int:
+        """Count all restarts so far; without ``types`` also of replicas that were scaled down."""
+        counted = self.select_types(types)
+        orphans = () if types else self.records.values()
+        records = (*(replica.record for replica in counted), *orphans)
         return sum(record.restarts for record in records)
+
+    def select_types(self, types: Collection[ReplicaType]) -> tuple[ReplicaState, ...]:
+        """Return the replicas of some types, or all without ``types``."""
+        return tuple(replica for replica in self.replicas if not types or replica.id.type in types)
 
 
 def desired_replicas(job: Job, type: ReplicaType, framework: Framework) -> int:

@@ -43,6 +43,7 @@ from danlu.training.types import (
 from danlu.util.backoff import exponential_delay
 
 FIRST_RETRYABLE_CODE = 128
+BATCH_BACKOFF_LIMIT = 6
 
 # Values of ReplicaRecord.reason; a driver's own reasons (OOMKilled, Error) are kept as they are.
 COMPLETED = "Completed"
@@ -67,6 +68,8 @@ def will_restart(attempt: ObservedReplica, job: Job, framework: Framework) -> bo
     policy = job.replicas[type].restart_policy
     if attempt.phase is ReplicaPhase.SUCCEEDED:
         return policy is RestartPolicy.ALWAYS and not decides_success(job, framework, type)
+    if type in framework.batch_types:
+        return True
     if policy is RestartPolicy.EXIT_CODE:
         return attempt.exit_code is None or attempt.exit_code >= FIRST_RETRYABLE_CODE
     return policy in (RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE)
@@ -89,9 +92,11 @@ def backoff_delay(restarts: int, backoff: RestartBackoff) -> float:
     return exponential_delay(backoff.first_delay, backoff.max_delay, restarts - 1)
 
 
-def exceeds_backoff_limit(job: Job, *, made: int, due: int) -> bool:
+def exceeds_backoff_limit(job: Job, framework: Framework, *, made: int, due: int) -> bool:
     """Return whether the restarts ``made`` and those now ``due`` exceed the job's limit."""
     limit = job.run_policy.backoff_limit
+    if limit is None and framework.batch_types:
+        limit = BATCH_BACKOFF_LIMIT
     return limit is not None and made + due > limit
 
 

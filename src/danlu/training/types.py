@@ -18,8 +18,11 @@ import msgspec
 ReplicaType = NewType("ReplicaType", str)
 """A replica type as Kubeflow writes it: ``Worker``, ``PS``, ``Master`` …"""
 
+API_VERSION = "kubeflow.org/v1"
+"""The group and version of the training operator's kinds, and of almost all manifests."""
+
 MANAGER = "kubeflow.org/training-operator"
-"""The ``managedBy`` of jobs that danlu runs; an empty value means the same."""
+"""The ``managedBy`` of these kinds; an empty value means the same."""
 
 
 class CleanPodPolicy(StrEnum):
@@ -134,10 +137,10 @@ class ReplicaSpec(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """A training job, parsed and defaulted.
 
-    ``kind`` is Kubeflow's (``PyTorchJob``). ``replicas`` is in the order in which the framework
-    evaluates types. ``options`` are the fields of ``spec`` that only this kind has, as in the
-    manifest (``nprocPerNode``, ``slotsPerWorker``, ``enableDynamicWorker``, ``jobMode`` …). ``uid``
-    distinguishes jobs of the same name.
+    ``kind`` is Kubeflow's (``PyTorchJob``), in the version ``api_version``. ``replicas`` is in the
+    order in which the framework evaluates types. ``options`` are the fields of ``spec`` that only
+    this kind has, as in the manifest (``nprocPerNode``, ``slotsPerWorker``,
+    ``enableDynamicWorker``, ``jobMode`` …). ``uid`` distinguishes jobs of the same name.
     """
 
     kind: str
@@ -153,6 +156,7 @@ class Job(msgspec.Struct, frozen=True):
     options: Mapping[str, Any] = {}
     status: JobStatus = msgspec.field(default_factory=lambda: JobStatus())
     deleting: bool = False
+    api_version: str = API_VERSION
 
     @property
     def total_replicas(self) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from danlu.training.document import API_VERSION, invalid_job_error
+from danlu.training.document import invalid_job_error
 from danlu.training.framework import FieldError, Framework
-from danlu.training.manifest_schema import RUN_POLICY, check_replica, check_text, record_check
+from danlu.training.manifest_schema import build_policy_check, build_replica_check, check_text
 from danlu.training.pod_validation import as_mapping, check_labels, check_template
 from danlu.training.types import Job, ReplicaId, ReplicaType
 from danlu.util.dns_label import DNS_1035, LABEL_HINT, MAX_LABEL_LENGTH, is_dns_label
@@ -28,9 +28,10 @@ def check_job(job: Job, framework: Framework) -> Job:
     """
     errors = {
         *check_text("metadata.name", job.name),
-        *record_check(RUN_POLICY)("spec.runPolicy", msgspec.to_builtins(job.run_policy)),
+        *build_policy_check(framework)("spec.runPolicy", msgspec.to_builtins(job.run_policy)),
     }
     paths = {type: f"spec.{framework.replicas_field}[{type}]" for type in job.replicas}
+    check_replica = build_replica_check(framework)
     for type, spec in job.replicas.items():
         policy = str(spec.restart_policy)
         fields = {"replicas": spec.replicas, "restartPolicy": policy, "template": spec.template}
@@ -75,8 +76,9 @@ def match_replica_type(name: str, framework: Framework) -> ReplicaType | None:
 
 def _check_kind(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
     version, kind = document.get("apiVersion"), document.get("kind")
-    if isinstance(version, str) and version != API_VERSION:
-        yield FieldError("apiVersion", f"cannot be '{version}'", f"write {API_VERSION}")
+    if isinstance(version, str) and version != framework.api_version:
+        hint = f"write {framework.api_version}"
+        yield FieldError("apiVersion", f"cannot be '{version}'", hint)
     known = {framework.kind.casefold(), *(alias.casefold() for alias in framework.aliases)}
     if isinstance(kind, str) and kind.casefold() not in known:
         yield FieldError("kind", f"cannot be '{kind}'", f"write {framework.kind}")

@@ -29,8 +29,8 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
         "MPIJob",
         set_spec(slotsPerWorker=0),
         "spec.slotsPerWorker",
-        "cannot be 0",
-        "a number from 1",
+        "must be at least 1, not 0",
+        "",
     ),
     "legacy clean pod policy": (
         "MPIJob",
@@ -98,7 +98,7 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
         set_spec(jobMode="Train"),
         "spec.jobMode",
         "cannot be 'Train'",
-        "one of MXTrain, MXTune",
+        "did you mean 'MXTrain'?",
     ),
     "Paddle bounds": (
         "PaddleJob",

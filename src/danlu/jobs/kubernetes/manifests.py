@@ -37,7 +37,7 @@ from danlu.training.pod_template import (
     replace_container,
     replace_spec,
 )
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 from danlu.training.types import Job
 from danlu.util.human import format_size
 
@@ -83,7 +83,7 @@ def prepare_job(
     large to be sent.
     """
     job = submission.job
-    framework = find_framework(job.kind)
+    framework = find_job_framework(job)
     if job.namespace not in ("default", namespace):
         raise UsageError(
             f"the manifest's namespace is {job.namespace}, but jobs are submitted to {namespace}",

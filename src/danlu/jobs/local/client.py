@@ -39,7 +39,7 @@ from danlu.jobs.local.views import mark_lost
 from danlu.jobs.local.volumes import HostPath, check_host_path, resolve_volumes
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.training.pod_template import pod_spec
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 from danlu.training.types import ReplicaId
 from danlu.util.decoding import decode_json
 from danlu.util.files import is_disk_failure, private_directory, remove_tree
@@ -459,7 +459,7 @@ def _initial_view(submission: Submission) -> JobView:
     return JobView(
         name=job.name,
         kind=job.kind,
-        framework=find_framework(job.kind).name,
+        framework=find_job_framework(job).name,
         state="Pending",
         status=job.status,
         warnings=describe_unread_fields(submission),

@@ -1,6 +1,7 @@
 """Run a command in another replica of the same job, like ``kubectl exec`` on a cluster.
 
-``exec_agent.py SOCKET REPLICA COMMAND…``: COMMAND is passed to ``/bin/sh``, inherits our standard
+``exec_agent.py SOCKET [OPTION…] REPLICA COMMAND…``: options are those of ssh, which manifests pass
+to it through MPI, and are ignored. COMMAND is passed to ``/bin/sh``, inherits our standard
 streams, and its exit code becomes ours. The file is copied to where the job's programs find it and
 runs with whatever Python is there, so it only uses the standard library.
 """
@@ -11,10 +12,16 @@ import socket
 import sys
 
 _CONNECT_TIMEOUT = 30.0
+# Options of ssh(1) that are followed by a value.
+_VALUE_OPTIONS = "BbcDEeFIiJLlmOoPpQRSWw"
 
 
-def main(path: str, target: str, words: list) -> int:  # type: ignore[type-arg]  # any Python 3
-    """Run ``words`` in the replica ``target`` and return the exit code."""
+def main(path: str, words: list) -> int:  # type: ignore[type-arg]  # any Python 3
+    """Run a command in a replica, after options of ssh, and return the exit code."""
+    while words[0].startswith("-"):
+        value_follows = len(words[0]) == 2 and words[0][1] in _VALUE_OPTIONS
+        words = words[2 if value_follows else 1 :]
+    target, *words = words
     request = {"do": "exec", "target": target, "args": ["/bin/sh", "-c", " ".join(words)]}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONNECT_TIMEOUT)
@@ -38,4 +45,4 @@ def main(path: str, target: str, words: list) -> int:  # type: ignore[type-arg] 
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -19,7 +19,7 @@ from danlu.errors import UsageError
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import Submission
 from danlu.sandbox.types import Mount
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 from danlu.training.types import ReplicaId
 from danlu.util.disk_full import reports_disk_full
 from danlu.util.files import is_disk_failure
@@ -131,7 +131,7 @@ def _reset_directory(directory: Path) -> Path:
 
 def leader_of(submission: Submission) -> ReplicaId:
     """Return the replica whose value is the job's value."""
-    return find_framework(submission.job.kind).leader(submission.job)
+    return find_job_framework(submission.job).leader(submission.job)
 
 
 def may_unpickle(submission: Submission) -> bool:

@@ -1,4 +1,4 @@
-"""The fields of pod templates that this driver reads; whatever else a template has is reported."""
+"""The fields of jobs that this driver reads; whatever else a manifest has is reported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from danlu.jobs.types import Submission
+from danlu.training.registry import find_job_framework
 
 _Fields = dict[str, Any]
 """Names of fields that are read, with a dict of those below them; None for everything below."""
@@ -42,13 +43,17 @@ _POD: _Fields = {
 
 
 def describe_unread_fields(submission: Submission) -> tuple[str, ...]:
-    """Return a warning that names the fields of pod templates without an effect on this machine."""
+    """Return a warning that names the fields of a job without an effect on this machine."""
+    job = submission.job
+    options = [
+        f"spec.{name}" for name in find_job_framework(job).cluster_options if name in job.options
+    ]
     fields = sorted(
         {
             field
-            for spec in submission.job.replicas.values()
+            for spec in job.replicas.values()
             for field in list_unread_fields(spec.template, contained=bool(submission.images))
-        }
+        }.union(options)
     )
     return (f"not applied on this machine: {', '.join(fields)}",) if fields else ()
 

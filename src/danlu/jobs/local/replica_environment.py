@@ -22,7 +22,7 @@ from danlu.sandbox.types import Mount
 from danlu.training.framework import GeneratedFile
 from danlu.training.pod_template import pod_spec
 from danlu.training.progress import TrainingProgress
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 from danlu.training.types import Job, ReplicaId
 from danlu.util.files import write_atomic
 from danlu.util.paths import Paths
@@ -41,7 +41,7 @@ class ReplicaEnvironment:
         self._job_dir = job_dir
         self._submission = submission
         self._settings = settings
-        self._framework = find_framework(submission.job.kind)
+        self._framework = find_job_framework(submission.job)
         self._progress: ProgressServer | None = None
         self._volumes_root = job_dir.directory / "volumes"
         self._checkpoints = checkpoint_directory(Path(settings.data), submission)

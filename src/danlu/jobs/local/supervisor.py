@@ -47,7 +47,7 @@ from danlu.training.decide import decide
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.progress import TrainingProgress
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_job_framework
 from danlu.training.replicas import with_replicas
 from danlu.training.types import (
     ConditionType,
@@ -495,7 +495,7 @@ def main(directory: str, ready: int, lock: int, submitter: int | None = None) ->
     try:
         job_dir.record_supervisor_pid()
         submission, settings = job_dir.read_submission(), job_dir.read_settings()
-        framework = find_framework(submission.job.kind)
+        framework = find_job_framework(submission.job)
         if submission.images:
             ReplicaEnvironment.enter_namespaces(settings)
         supervisor = Supervisor(job_dir, submission, settings, framework, lock=lock)

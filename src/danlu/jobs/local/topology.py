@@ -110,11 +110,12 @@ def render_local_pod(
     """Render a replica's pod without what only a cluster needs (init containers that wait)."""
     pod: Mapping[str, Any] = render_pod(job, framework, replica, topology, for_cluster=False)
     main = find_main_container(pod, framework.container)
-    if main.get("command") or main.get("args"):
+    given = [*(main.get("command") or ()), *(main.get("args") or ())]
+    command = list(framework.adapt_command(job, replica.type, given))
+    if command == given:
         return pod
-    command = list(framework.wrap_command(job, replica.type, ()))
     containers = [
-        {**main, "command": command} if container is main else container
+        {**main, "command": command, "args": []} if container is main else container
         for container in pod["spec"]["containers"]
     ]
     return {**pod, "spec": {**pod["spec"], "containers": containers}}

@@ -1,10 +1,7 @@
-"""MPIJob: a launcher whose ``mpirun`` starts processes in workers that wait.
+"""MPIJob ``kubeflow.org/v1``: on a cluster, the launcher's agent is ``kubectl exec``.
 
-The files and variables are those of the training operator 1.9 (``pkg/controller.v1/mpi``). Hosts
-are always named after their pods (``J-worker-0``): MPI passes the name to its remote agent,
-``kubexec.sh`` in the topology's directory, and does not have to resolve it. On a cluster the agent
-is ``kubectl exec``; a driver that reaches workers in another way replaces that file. Kubeflow's
-variables are followed by those that Open MPI 5 and PRRTE read instead.
+The files and variables are those of the training operator 1.9 (``pkg/controller.v1/mpi``).
+Kubeflow's variables are followed by those that Open MPI 5 and PRRTE read instead.
 """
 
 from __future__ import annotations
@@ -16,11 +13,20 @@ from danlu.training.framework import (
     AddedImage,
     EnvVar,
     FieldError,
-    Framework,
-    GeneratedFile,
     Messages,
     PodTemplate,
 )
+from danlu.training.frameworks.mpi.base import (
+    AGENT,
+    DISCOVER,
+    HOSTFILE,
+    LAUNCHER,
+    WAIT_COMMAND,
+    WORKER,
+    MpiBase,
+    slots_per_worker,
+)
+from danlu.training.frameworks.mpi.v2beta1 import V2BETA1
 from danlu.training.pod_template import (
     append_to,
     env_unless_declared,
@@ -32,13 +38,6 @@ from danlu.training.pod_template import (
 )
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
 
-LAUNCHER = ReplicaType("Launcher")
-WORKER = ReplicaType("Worker")
-
-# File names of the operator's ConfigMap.
-AGENT = "kubexec.sh"
-HOSTFILE = "hostfile"
-DISCOVER = "discover_hosts.sh"
 FILE_MODES = {AGENT: 0o555, DISCOVER: 0o555, HOSTFILE: 0o444}
 
 # The default of Kubeflow's flag, and where that puts kubectl.
@@ -50,41 +49,22 @@ DELIVERY_IMAGE = AddedImage(
 KUBECTL_DIRECTORY = "/opt/kube"
 CONFIG_VOLUME = "mpi-job-config"
 KUBECTL_VOLUME = "mpi-job-kubectl"
-WAIT_COMMAND = ("sleep", "365d")
 
 
 def _policy_rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 
-class MpiFramework(Framework):
-    """A launcher, and the workers in which it starts processes."""
+class MpiFramework(MpiBase):
+    """The MPIJob of the training operator."""
 
-    name = "mpi"
-    kind = "MPIJob"
-    plural = "mpijobs"
-    modules = ("horovod", "mpi4py")
-    starts_processes = True
-    replicas_field = "mpiReplicaSpecs"
+    other_versions = (V2BETA1,)
     spec_options = {
         "slotsPerWorker": {"type": "integer", "format": "int32", "minimum": 1},
         "mainContainer": {"type": "string"},
         "cleanPodPolicy": {},
     }
-    replica_types = (LAUNCHER, WORKER)
-    driver_types = (LAUNCHER,)
-    required_types = (LAUNCHER,)
-    singleton_types = (LAUNCHER,)
-    idle_types = (LAUNCHER,)
-    server_types = (WORKER,)
-    default_replicas = {WORKER: 0}
     container = "mpi"
-    any_container = True
-    port_name = "mpi-port"
-    port = 9999
-    env_in_all_containers = False
-    services = False
-    files_directory = "/etc/mpi"
     added_images = (DELIVERY_IMAGE,)
     operator_rules = (
         _policy_rule("", "serviceaccounts", "create get"),
@@ -92,18 +72,11 @@ class MpiFramework(Framework):
         _policy_rule("", "pods/exec", "create"),
         _policy_rule("", "configmaps", "create delete get patch"),
     )
-    # Open MPI's daemon begins by removing its job's session directory, and with it that of another
-    # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
-    needs_own_tmpdir = True
 
     def messages(self, type: ReplicaType) -> Messages:
         """Return messages that report evicted workers as such, and no exit codes."""
         evicted = "{count}/{expected} workers are evicted" if type == WORKER else ""
         return Messages(failed_by_exit_code=Messages().failed, evicted=evicted)
-
-    def pod_name(self, job: Job, replica: ReplicaId) -> str:
-        """Return the name of a pod; the launcher's has no index (``newLauncher``)."""
-        return f"{job.name}-launcher" if replica.type == LAUNCHER else f"{job.name}-{replica}"
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return where MPI finds its agent and its hosts; workers need no variables."""
@@ -115,7 +88,7 @@ class MpiFramework(Framework):
             ("OMPI_MCA_plm_rsh_agent", agent),
             ("OMPI_MCA_orte_default_hostfile", hosts),
         ]
-        if not _has_gpu(job):
+        if not self.launcher_computes(job):
             # NVIDIA's container runtime would give the launcher all GPUs of the node.
             variables += [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
         optional = [
@@ -141,29 +114,6 @@ class MpiFramework(Framework):
         if main and names and main not in names:
             message = f"the workers have no container {main!r}"
             yield FieldError("spec.mainContainer", message, ", ".join(names))
-
-    def files(
-        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
-    ) -> Mapping[str, GeneratedFile]:
-        """Return the host file, the remote agent, and Horovod's host discovery script."""
-        return {
-            HOSTFILE: GeneratedFile(self._render_hostfile(job)),
-            AGENT: GeneratedFile(_agent_script(job), executable=True, agent=True),
-            DISCOVER: GeneratedFile(self._render_discovery_script(job, running), executable=True),
-        }
-
-    def wrap_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
-        """Return ``mpirun`` with one process per slot for the launcher; workers wait."""
-        if type == WORKER:
-            return WAIT_COMMAND
-        if not command:
-            return ()
-        hosts = job.replica_count(WORKER) + (1 if _has_gpu(job) else 0)
-        return ("mpirun", "-np", str(_slots_per_worker(job) * max(hosts, 1)), *command)
-
-    def count_processes(self, job: Job, type: ReplicaType) -> int:
-        """Return the slots of a worker."""
-        return _slots_per_worker(job) if type == WORKER else 1
 
     def mutate_pod(
         self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
@@ -233,44 +183,37 @@ class MpiFramework(Framework):
         objects: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]
         return [{**manifest, "metadata": metadata} for manifest in objects]
 
-    def _render_hostfile(self, job: Job) -> str:
-        hosts = [self.pod_name(job, worker) for worker in job.replica_ids(WORKER)]
-        if _has_gpu(job):
-            hosts.insert(0, self.pod_name(job, ReplicaId(LAUNCHER, 0)))
-        return "".join(f"{host} slots={_slots_per_worker(job)}\n" for host in hosts)
+    def launcher_computes(self, job: Job) -> bool:
+        """Return whether the launcher asks for GPUs."""
+        spec = job.replicas.get(LAUNCHER)
+        return any(
+            "gpu" in resource
+            for container in (list_containers(spec.template) if spec else ())
+            for resource in (container.get("resources") or {}).get("limits") or {}
+        )
 
-    def _render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
-        """Return the script that lists the running workers by name, for Horovod's elastic mode."""
-        slots = _slots_per_worker(job)
+    def render_hostfile(self, job: Job) -> str:
+        """Return the hosts by the names of their pods."""
+        slots, hosts = slots_per_worker(job), self.list_hosts(job)
+        return "".join(f"{self.pod_name(job, host)} slots={slots}\n" for host in hosts)
+
+    def render_agent(self, job: Job) -> str:
+        """Return the script that runs ``kubectl exec``."""
+        container = job.options.get("mainContainer")
+        option = f" --container {container}" if container else ""
+        return (
+            "#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n"
+            f'{KUBECTL_DIRECTORY}/kubectl exec ${{POD_NAME}}{option} -- /bin/sh -c "$*"'
+        )
+
+    def render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
+        """Return the script that lists the running workers by name, with their slots."""
+        slots = slots_per_worker(job)
         text = "#!/bin/sh"
-        if _has_gpu(job):
+        if self.launcher_computes(job):
             text += f"\necho {self.pod_name(job, ReplicaId(LAUNCHER, 0))}:{slots}\n"
         names = sorted(self.pod_name(job, replica) for replica in running if replica.type == WORKER)
         return text + "".join(f"\necho {name}:{slots}" for name in names)
-
-
-def _has_gpu(job: Job) -> bool:
-    """Return whether the launcher asks for GPUs, and so computes like a worker."""
-    spec = job.replicas.get(LAUNCHER)
-    return any(
-        "gpu" in resource
-        for container in (list_containers(spec.template) if spec else ())
-        for resource in (container.get("resources") or {}).get("limits") or {}
-    )
-
-
-def _slots_per_worker(job: Job) -> int:
-    slots = job.options.get("slotsPerWorker")
-    return 1 if slots is None else int(slots)
-
-
-def _agent_script(job: Job) -> str:
-    container = job.options.get("mainContainer")
-    option = f" --container {container}" if container else ""
-    return (
-        "#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n"
-        f'{KUBECTL_DIRECTORY}/kubectl exec ${{POD_NAME}}{option} -- /bin/sh -c "$*"'
-    )
 
 
 def _delivery_container(job: Job, directory: str) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""What both versions of MPIJob share: a launcher whose ``mpirun`` starts processes in workers.
+
+Hosts are named after their pods: MPI passes the name to its remote agent, ``kubexec.sh`` in the
+topology's directory, and does not have to resolve it. A driver that reaches workers in its own way
+replaces that file.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+from danlu.training.framework import Framework, GeneratedFile
+from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
+
+LAUNCHER = ReplicaType("Launcher")
+WORKER = ReplicaType("Worker")
+
+# File names of the operators' ConfigMap.
+AGENT = "kubexec.sh"
+HOSTFILE = "hostfile"
+DISCOVER = "discover_hosts.sh"
+
+WAIT_COMMAND = ("sleep", "365d")
+
+
+class MpiBase(Framework):
+    """A launcher, and the workers in which it starts processes."""
+
+    name = "mpi"
+    kind = "MPIJob"
+    plural = "mpijobs"
+    modules = ("horovod", "mpi4py")
+    starts_processes = True
+    replicas_field = "mpiReplicaSpecs"
+    replica_types = (LAUNCHER, WORKER)
+    driver_types = (LAUNCHER,)
+    required_types = (LAUNCHER,)
+    singleton_types = (LAUNCHER,)
+    idle_types = (LAUNCHER,)
+    server_types = (WORKER,)
+    default_replicas = {WORKER: 0}
+    any_container = True
+    port_name = "mpi-port"
+    port = 9999
+    env_in_all_containers = False
+    services = False
+    files_directory = "/etc/mpi"
+    # Open MPI's daemon begins by removing its job's session directory, and with it that of another
+    # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
+    needs_own_tmpdir = True
+
+    @abstractmethod
+    def launcher_computes(self, job: Job) -> bool:
+        """Return whether the launcher is a host of processes, too."""
+
+    @abstractmethod
+    def render_hostfile(self, job: Job) -> str:
+        """Return the hosts with their slots."""
+
+    @abstractmethod
+    def render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
+        """Return the script that lists the running workers, for Horovod's elastic mode."""
+
+    def render_agent(self, job: Job) -> str:
+        """Return the remote agent on a cluster; empty without one."""
+        return ""
+
+    def pod_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name of a pod; the launcher's has no index (``newLauncher``)."""
+        return f"{job.name}-launcher" if replica.type == LAUNCHER else f"{job.name}-{replica}"
+
+    def files(
+        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
+    ) -> Mapping[str, GeneratedFile]:
+        """Return the host file, the remote agent, and Horovod's host discovery script."""
+        return {
+            HOSTFILE: GeneratedFile(self.render_hostfile(job)),
+            AGENT: GeneratedFile(self.render_agent(job), executable=True, agent=True),
+            DISCOVER: GeneratedFile(self.render_discovery_script(job, running), executable=True),
+        }
+
+    def list_hosts(self, job: Job) -> tuple[ReplicaId, ...]:
+        """Return the hosts of processes, in the order of the host file."""
+        launchers = job.replica_ids(LAUNCHER) if self.launcher_computes(job) else ()
+        return (*launchers, *job.replica_ids(WORKER))
+
+    def wrap_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+        """Return ``mpirun`` with one process per slot for the launcher; workers wait."""
+        if type == WORKER:
+            return WAIT_COMMAND
+        if not command:
+            return ()
+        hosts = max(len(self.list_hosts(job)), 1)
+        return ("mpirun", "-np", str(slots_per_worker(job) * hosts), *command)
+
+    def count_processes(self, job: Job, type: ReplicaType) -> int:
+        """Return the slots of a worker."""
+        return slots_per_worker(job) if type == WORKER else 1
+
+
+def slots_per_worker(job: Job) -> int:
+    """Return the number of processes that a host may have."""
+    slots = job.options.get("slotsPerWorker")
+    return 1 if slots is None else int(slots)

@@ -1,0 +1,138 @@
+"""MPIJob v2beta1 with processes: the manifests of the MPI operator's example ``pi``, and its rules.
+
+The manifests have what ``examples/v2beta1/pi/pi*.yaml`` have, with another program. A rank asks its
+parent, the daemon that MPI started through the agent, where it is: Hydra gives all ranks the
+launcher's own variables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.types import Submission
+from danlu.training.document import read_manifest_file
+from danlu.training.manifest import read_job
+from tests.jobs.local.support import find_processes_of_job, lines_of, until
+
+pytestmark = pytest.mark.anyio
+
+RANK = """\
+host=$(tr '\\0' '\\n' </proc/$PPID/environ | sed -n 's/^WHO=//p')
+echo "rank ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} on $host"
+"""
+PI = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: pi}
+spec:
+  slotsPerWorker: SLOTS
+  runPolicy: {cleanPodPolicy: Running, ttlSecondsAfterFinished: 60}
+  sshAuthMountPath: /home/mpiuser/.ssh
+  OPTIONS
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template:
+        spec:
+          containers:
+            - image: mpioperator/mpi-pi:openmpi
+              name: mpi-launcher
+              securityContext: {runAsUser: 1000}
+              env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+              command: [sh]
+              args: [-c, 'LAUNCH']
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          containers:
+            - image: mpioperator/mpi-pi:openmpi
+              name: mpi-worker
+              securityContext: {runAsUser: 1000}
+              env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+              command: [/usr/sbin/sshd]
+              args: [-De, -f, /home/mpiuser/.sshd_config]
+"""
+OPEN_MPI = pytest.mark.needs("mpirun", "ompi_info")
+# Programs that only this implementation has.
+IMPLEMENTATIONS = [
+    pytest.param("OpenMPI", "mpirun", marks=OPEN_MPI),
+    pytest.param("Intel", "mpiexec.hydra", marks=pytest.mark.needs("impi_info")),
+    pytest.param("MPICH", "mpiexec.hydra", marks=pytest.mark.needs("mpichversion")),
+]
+
+
+def submission(work: Path, launch: str, options: str = "", slots: int = 1) -> Submission:
+    (work / "rank.sh").write_text(RANK)
+    text = PI.replace("OPTIONS", options).replace("LAUNCH", launch).replace("SLOTS", str(slots))
+    found = read_manifest_file(text, "pi.yaml")
+    return Submission(read_job(found.job, found.framework), work)
+
+
+async def ranks_of(jobs: LocalJobs, state: str = "Succeeded") -> list[str]:
+    """Return the sorted output of the finished job ``pi``, without warnings of MPI itself."""
+    lines = [line.data.decode() for line in await lines_of(jobs, "pi")]
+    assert (await jobs.result("pi")).view.state == state, lines
+    return sorted(line for line in lines if not line.startswith("["))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("implementation", "program"), IMPLEMENTATIONS)
+async def test_pi_has_one_rank_on_each_worker(
+    jobs: LocalJobs, work: Path, implementation: str, program: str
+) -> None:
+    options = f"mpiImplementation: {implementation}"
+    await jobs.submit(submission(work, f"exec {program} -n 2 sh rank.sh", options))
+    assert await ranks_of(jobs) == ["rank 0 on pi-worker-0", "rank 1 on pi-worker-1"]
+    await until(lambda: find_processes_of_job(work) == [])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("implementation", "program"), IMPLEMENTATIONS)
+async def test_ranks_fill_the_slots_of_a_launcher_that_computes_first(
+    jobs: LocalJobs, work: Path, implementation: str, program: str
+) -> None:
+    options = f"mpiImplementation: {implementation}\n  runLauncherAsWorker: true"
+    await jobs.submit(submission(work, f"exec {program} -n 3 sh rank.sh", options))
+    assert await ranks_of(jobs) == [
+        "rank 0 on pi-launcher",
+        "rank 1 on pi-worker-0",
+        "rank 2 on pi-worker-1",
+    ]
+
+
+@pytest.mark.real
+@OPEN_MPI
+async def test_two_slots_take_two_ranks_and_a_failed_start_is_retried(
+    jobs: LocalJobs, work: Path
+) -> None:
+    launch = "[ -e again ] || { touch again; exit 1; }; exec mpirun sh rank.sh"
+    await jobs.submit(submission(work, launch, slots=2))
+    assert await ranks_of(jobs) == [
+        "rank 0 on pi-worker-0",
+        "rank 1 on pi-worker-0",
+        "rank 2 on pi-worker-1",
+        "rank 3 on pi-worker-1",
+    ]
+    view = (await jobs.result("pi")).view
+    assert [replica.restarts for replica in view.replicas] == [1, 0, 0]
+    assert any("spec.sshAuthMountPath" in warning for warning in view.warnings)
+
+
+async def test_agent_takes_the_options_of_ssh(jobs: LocalJobs, work: Path) -> None:
+    launch = (
+        "$OMPI_MCA_plm_rsh_agent -q -x -p 2222 -o ConnectionAttempts=10 -oBatchMode=yes -l user"
+        " pi-worker-1.pi.default.svc echo on \\$WHO"
+    )
+    await jobs.submit(submission(work, launch))
+    assert await ranks_of(jobs) == ["on pi-worker-1"]
+
+
+async def test_launcher_starts_after_all_workers_if_told_to(jobs: LocalJobs, work: Path) -> None:
+    options = "launcherCreationPolicy: WaitForWorkersReady"
+    launch = "sh $(dirname $OMPI_MCA_orte_default_hostfile)/discover_hosts.sh"
+    await jobs.submit(submission(work, launch, options))
+    assert await ranks_of(jobs) == ["pi-worker-0.pi.default.svc", "pi-worker-1.pi.default.svc"]

@@ -1,0 +1,60 @@
+"""``danlu train -f`` with the MPIJob of the MPI operator, and where it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from danlu.engine.settings import Settings
+from danlu.errors import UsageError
+from danlu.submission.options import TrainOptions
+from danlu.submission.plan import format_manifest, plan_job
+from danlu.submission.submission import build_submission
+from danlu.training.yaml_with_lines import read_yaml
+
+MANIFEST = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: pi}
+spec:
+  mpiImplementation: MPICH
+  runPolicy: {managedBy: MANAGER}
+  mpiReplicaSpecs:
+    Launcher:
+      template: {spec: {containers: [{name: pi, image: "pi:1", command: [mpirun, -n, "2", pi]}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: pi, image: "pi:1"}]}}
+"""
+
+
+def write_manifest(directory: Path, manager: str = "kubeflow.org/mpi-operator") -> None:
+    (directory / "pi.yaml").write_text(MANIFEST.replace("MANAGER", manager))
+
+
+def test_a_dry_run_keeps_the_version(tmp_path: Path, settings: Settings) -> None:
+    write_manifest(tmp_path)
+    planned = plan_job(TrainOptions(directory=tmp_path, file="pi.yaml"), settings=settings)
+    ((written, _),) = read_yaml(format_manifest(planned, "yaml"), "dry-run")
+    assert written["apiVersion"] == "kubeflow.org/v2beta1"
+    assert written["spec"]["mpiImplementation"] == "MPICH"
+    assert written["spec"]["runPolicy"]["managedBy"] == "kubeflow.org/mpi-operator"
+    assert written["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] == "OnFailure"
+
+
+@pytest.mark.parametrize(
+    ("on", "manager", "message"),
+    [
+        ("", "kueue.x-k8s.io/multikueue", "pi is managed by kueue.x-k8s.io/multikueue"),
+        ("kubernetes", "", "MPIJob kubeflow.org/v2beta1 can only be run on this machine"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(
+    tmp_path: Path, settings: Settings, on: str, manager: str, message: str
+) -> None:
+    write_manifest(tmp_path, manager or "kubeflow.org/mpi-operator")
+    options = TrainOptions(directory=tmp_path, file="pi.yaml", on=on)
+    planned = plan_job(options, settings=settings)
+    with pytest.raises(UsageError, match=message):
+        build_submission(planned, options, settings=settings, progress=lambda event: None)

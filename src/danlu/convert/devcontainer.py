@@ -278,6 +278,8 @@ def _read_customizations(key: str, value: Mapping[str, Any], state: _ReaderState
 
 def _read_extensions(key: str, value: list[Any], state: _ReaderState) -> None:
     names = []
+    if not isinstance(value, list):
+        raise TypeError
     for name in map(str, value):
         if name.startswith("-"):
             state.skip(key, name, "extensions are not inherited")

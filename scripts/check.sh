@@ -17,6 +17,7 @@ check lint $bin/ruff check
 check types $bin/mypy
 check layers $bin/lint-imports --cache-dir .import_linter_cache
 check cycles $bin/python scripts/cycles.py
+check names $bin/python scripts/names.py
 check readability $bin/python scripts/readability.py --check
 check constraints $bin/python scripts/constraints.py --check
 check docs $bin/python scripts/docs.py --check

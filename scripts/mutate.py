@@ -95,7 +95,7 @@ PACKAGES = {
         ("tests/resolve",),
     ),
     "build_cache": MutatedPackage(
-        ("project/build_cache.py",), ("tests/commands/test_build_cache.py",), sample=1.0
+        ("project/build_cache.py",), ("tests/project/test_build_cache.py",), sample=1.0
     ),
 }
 

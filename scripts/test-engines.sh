@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly TESTS=(-m real tests/engine tests/commands/remote "$@")
+readonly TESTS=(-m real tests/engine tests/remote "$@")
 
 say() { printf '\n--- engines: %s (%s s)\n' "$*" "$SECONDS"; }
 

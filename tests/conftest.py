@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from danlu.engine.settings import Settings
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
 from tests.programs import has_program, lacking
 from tests.skip_report import pytest_terminal_summary
 
@@ -39,6 +42,12 @@ settings.load_profile("any-machine")
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(name="settings")
+def empty_settings(tmp_path: Path) -> Settings:
+    """Settings with an empty home."""
+    return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
 
 
 def _subordinate_ids(file: str) -> bool:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from danlu.cli.app import root
 from danlu.cli.session import Session
-from danlu.notebook.options import display_name
+from danlu.submission.options import format_option_name
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.util.config import Configuration
 from scripts.reference.dependencies import read_licence
@@ -272,7 +272,7 @@ def test_the_notebook_page_names_the_replica_types_of_each_framework() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", text, re.MULTILINE))
     assert rows["pytorch"] == "`%master`, `%worker`"
     for framework in BUILT_IN_FRAMEWORKS:
-        names = [f"`%{display_name(name)}`" for name in framework.replica_types]
+        names = [f"`%{format_option_name(name)}`" for name in framework.replica_types]
         assert rows[framework.name].split(", ") == names
 
 

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from danlu import __version__
+from scripts.names import NameRule, find_names
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -214,3 +215,23 @@ def test_every_test_that_the_security_policy_names_exists() -> None:
     assert named
     files = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert named <= {name for text in files for name in re.findall(r"def (test_\w+)\(", text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('if job.kind == "XJob":\n    pass\n', True),
+        ('SCALABLE = ("XJob", "YJob")\n', True),
+        ('NAMES = {"torch": "XJob", "XJob": 1}\n', True),
+        ('match kind:\n    case "XJob" | "b":\n        pass\n', True),
+        ("if job.kind != X_JOB:\n    pass\n", True),
+        ('print("XJob")\n', False),
+        ('"""XJob"""\nkind = "XJob"\n', False),
+    ],
+)
+def test_comparing_the_name_of_a_plugin_is_found(tmp_path: Path, text: str, found: bool) -> None:
+    for name in ("home", "registry", "other"):
+        (tmp_path / f"{name}.py").write_text(text)
+    rule = NameRule("kind", frozenset({"XJob", "X_JOB"}), ("registry.py",), ("home.py",))
+    places = {line.partition(":")[0] for line in find_names(tmp_path, (rule,))}
+    assert places == ({"other.py"} if found else set())

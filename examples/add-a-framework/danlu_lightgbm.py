@@ -1,12 +1,20 @@
 """LightGBMJob, a kind of job that danlu does not have, in one file.
 
 Every LightGBM machine gets the list of all machines and connects to each of the others. It finds
-its own entry by address and port, and must listen on that port.
+its own entry by address and port, and must listen on that port. The list is read at the start, so
+the number of machines is changed while the job is suspended.
 """
 
 from collections.abc import Iterator
 
-from danlu.training.framework import EnvVar, FieldError, Framework
+from danlu.training.framework import (
+    CountsByType,
+    EnvVar,
+    FieldError,
+    Framework,
+    Verdict,
+    evaluate_counts,
+)
 from danlu.training.pod_template import env_unless_declared
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
 
@@ -15,17 +23,19 @@ TREE_LEARNERS = ("data", "feature", "voting")
 
 
 class LightGBMFramework(Framework):
-    """Workers that train together; by default, the job succeeds when all of them succeed."""
+    """Workers that train the same model together."""
 
     name = "lightgbm"
     kind = "LightGBMJob"
     plural = "lightgbmjobs"
     aliases = ("lgbm",)
     replicas_field = "lightgbmReplicaSpecs"
-    spec_options = ("treeLearner",)
+    spec_options = {"treeLearner": {"type": "string", "enum": [*TREE_LEARNERS]}}
+    modules = ("lightgbm",)
     replica_types = (WORKER,)
     driver_types = (WORKER,)
     required_types = (WORKER,)
+    scaled_type = WORKER
     container = "lightgbm"
     port_name = "lightgbm-port"
     port = 12400
@@ -44,6 +54,11 @@ class LightGBMFramework(Framework):
         ]
         # Variables that the manifest sets take precedence.
         return env_unless_declared(job, replica, self.container, variables)
+
+    def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
+        """Let the job succeed with its first worker: all of them end with the same model."""
+        done = counts[WORKER].succeeded > 0
+        return evaluate_counts(self.replica_types, counts, driver=WORKER, done=done)
 
     def validate(self, job: Job) -> Iterator[FieldError]:
         """Check ``spec.treeLearner``, and the number of workers as by default."""

@@ -7,6 +7,7 @@ import pytest
 from danlu_lightgbm import FRAMEWORK, WORKER
 
 from danlu.errors import UsageError
+from danlu.operator.crds import custom_resource_definition
 from danlu.training.framework import ReplicaCounts
 from danlu.training.manifest import read_job
 from danlu.training.rendering import render_pod
@@ -32,7 +33,7 @@ def job(*, env: Mapping[str, str] | None = None, **spec: Any) -> Job:
 
 
 def variables(of: Job, index: int) -> dict[str, str]:
-    pod = render_pod(of, FRAMEWORK, ReplicaId(WORKER, index), ServiceTopology(of, "", FRAMEWORK))
+    pod = render_pod(of, FRAMEWORK, ReplicaId(WORKER, index), ServiceTopology(of, FRAMEWORK))
     (container,) = pod["spec"]["containers"]
     return {variable["name"]: variable["value"] for variable in container["env"]}
 
@@ -54,7 +55,7 @@ def test_variables_of_the_manifest_take_precedence() -> None:
     ("counts", "expected"),
     [
         (ReplicaCounts(expected=2, active=2), ConditionType.RUNNING),
-        (ReplicaCounts(expected=2, succeeded=2), ConditionType.SUCCEEDED),
+        (ReplicaCounts(expected=2, active=1, succeeded=1), ConditionType.SUCCEEDED),
         (ReplicaCounts(expected=2, active=1, failed=1), ConditionType.FAILED),
         (ReplicaCounts(expected=2, active=1, restarting=1), ConditionType.RESTARTING),
     ],
@@ -63,6 +64,12 @@ def test_workers_decide_the_outcome(counts: ReplicaCounts, expected: ConditionTy
     verdict = FRAMEWORK.evaluate(job(), {WORKER: counts})
     assert verdict
     assert verdict.condition == expected
+
+
+def test_the_number_of_workers_can_be_scaled() -> None:
+    (version,) = custom_resource_definition(FRAMEWORK)["spec"]["versions"]
+    path = ".spec.lightgbmReplicaSpecs.Worker.replicas"
+    assert version["subresources"]["scale"]["specReplicasPath"] == path
 
 
 def test_unknown_tree_learner_is_rejected() -> None:

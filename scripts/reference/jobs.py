@@ -88,6 +88,9 @@ def _list_rows(framework: Framework) -> Iterator[tuple[str, str]]:
     yield "replica types, in order of precedence", ", ".join(_format_code(*framework.replica_types))
     needed = ", ".join(_format_code(*framework.required_types))
     yield "required", needed or "none"
+    scaled = framework.scaled_type
+    yield "can be scaled", f"`{scaled}`" if scaled else "no"
+    yield "detected by imports of", ", ".join(_format_code(*framework.modules))
     yield "container", "any" if framework.any_container else f"`{framework.container}`"
     yield "port", f"`{framework.port_name}` {framework.port}"
     yield "default restart policy", f"`{framework.restart_policy}`"

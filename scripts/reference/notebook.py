@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from danlu.notebook.options import OPTIONS, display_name
-from danlu.submission.options import JobOption
+from danlu.notebook.options import OPTIONS
+from danlu.submission.options import JobOption, format_option_name
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from scripts.reference.pages import write_pages
 
@@ -78,7 +78,7 @@ def reference() -> str:
     replica_types = [
         (
             f"`{framework.name}`",
-            ", ".join(f"`%{display_name(name)}`" for name in framework.replica_types),
+            ", ".join(f"`%{format_option_name(name)}`" for name in framework.replica_types),
         )
         for framework in BUILT_IN_FRAMEWORKS
     ]
@@ -100,7 +100,7 @@ def _list_values(option: JobOption) -> str:
 
 def _option_cell(option: JobOption) -> str:
     short = f"`-{option.short}`, " if option.short else ""
-    return f"{short}`--{display_name(option.name)}`"
+    return f"{short}`--{format_option_name(option.name)}`"
 
 
 def _markdown_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

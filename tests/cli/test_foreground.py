@@ -24,7 +24,7 @@ from danlu.errors import OutsideError
 from danlu.jobs.report import describe_kills
 from danlu.jobs.types import JobView, LogLine, ReplicaView, Submission
 from danlu.training.types import Job
-from tests.commands.fake_jobs import FakeJobs, JobScript, line, replica, view
+from tests.jobs.fake_jobs import FakeJobs, JobScript, line, replica, view
 
 SUBMISSION = Submission(Job("PyTorchJob", "demo", {}), Path("/"))
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ from danlu.errors import (
     OutsideError,
     Span,
     StepFailed,
+    TemporaryError,
+    UsageError,
 )
 
 from .conftest import Cli
@@ -224,6 +227,46 @@ def test_exit_code_depends_on_the_error(
 ) -> None:
     result = fail_with(cli, monkeypatch, error)
     assert (result.code, result.out) == (code, "")
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    ("kind", "message", "detail", "blamed"),
+    [
+        (OutsideError, "cannot reach the package index: https://x.org/", "", True),
+        (TemporaryError, "git ls-remote failed", "fatal: Failed to connect to x.org", True),
+        (OutsideError, "the disk is broken", "", False),
+        (UsageError, "cannot connect a and b", "", False),
+    ],
+)
+def test_a_proxy_that_does_not_answer_is_named(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: type[DanluError],
+    message: str,
+    detail: str,
+    *,
+    blamed: bool,
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv(name, f"http://me:secret@{address}")
+        error = kind(message, details=(detail,), hint="own")
+        lines = fail_with(cli, monkeypatch, error).err.splitlines()
+    hint = (
+        f"hint: the proxy http://***@{address} does not accept connections (Connection refused):"
+        f" correct or unset {name}; NO_PROXY lists hosts to reach without it"
+    )
+    assert lines[-2:] == [hint, "      own"] if blamed else lines[-1] == "hint: own"
+
+
+def test_a_proxy_that_answers_is_not_blamed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.getsockname()[1]}")
+        result = fail_with(cli, monkeypatch, OutsideError("cannot reach x.org", hint="own"))
+    assert result.err == "error: cannot reach x.org\nhint: own\n"
 
 
 def test_an_error_shows_place_caret_details_and_hint(

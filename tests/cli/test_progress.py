@@ -270,6 +270,14 @@ def test_the_tree_fits_every_terminal(width: int, height: int) -> None:
         assert text_width(row.left) + len(row.right) + 2 <= max(width, 20)
 
 
+def test_the_echo_of_an_interrupt_does_not_wrap_a_row_of_the_tree() -> None:
+    events = [make_start_event(f"package-{n} with a long name {'x' * 99}") for n in range(3)]
+    events += [make_start_event("a", f"branch-{n}") for n in range(3)]
+    for row in rows(replay_events(events), width=80):
+        cells = 2 * row.spins + text_width(row.left) + (1 + len(row.right) if row.right else 0)
+        assert cells + len("^C") < 80
+
+
 def test_tree_counts_hidden_vertices() -> None:
     board = replay_events([make_start_event(f"p{n}") for n in range(60)])
     assert rows(board)[-1].left == "    … and 52 more"

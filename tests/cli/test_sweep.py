@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from danlu.jobs.types import Submission
-from tests.commands.sweep_jobs import ScriptedJobs, TrialScript, progress
+from tests.sweeps.sweep_jobs import ScriptedJobs, TrialScript, progress
 
 from .conftest import Cli
 

@@ -22,7 +22,7 @@ from danlu.training.manifest import read_job
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
 from danlu.training.types import FirstFailure
-from tests.commands.fake_jobs import FakeJobs, JobScript, line, replica, view
+from tests.jobs.fake_jobs import FakeJobs, JobScript, line, replica, view
 
 from .conftest import Cli
 
@@ -351,6 +351,21 @@ def test_jobs_ls(cli: Cli, two: FakeJobs) -> None:
     document = json.loads(cli("jobs", "ls", "--format", "json").out)
     assert [entry["state"] for entry in document] == ["Running", "Failed"]
     assert document[1]["status"]["firstFailure"]["replica"] == "worker-1"
+
+
+def test_jobs_ls_says_that_there_are_earlier_runs_and_lists_them_with_all(
+    cli: Cli, two: FakeJobs
+) -> None:
+    assert "earlier" not in cli("jobs", "ls").err
+    two.stories["demo@2"] = JobScript([make_failed_view("demo@2")])
+    two.stories["demo@1"] = JobScript([make_failed_view("demo@1")])
+    two.earlier["demo"] = ["demo@2", "demo@1"]
+    some = cli("jobs", "ls")
+    assert "@" not in some.out
+    assert some.err == "2 earlier runs not shown; --all lists them\n"
+    every = cli("jobs", "ls", "--all")
+    names = [line.split()[0] for line in every.out.splitlines()[1:]]
+    assert (names, every.err) == (["demo", "demo@2", "demo@1", "lost"], "")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.dockerfiles import CASES, write_case
+from tests.convert.dockerfiles import CASES, write_case
 from tests.e2e.conftest import Project
 from tests.engines import Engine, docker_daemon, missing
 

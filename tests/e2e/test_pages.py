@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from danlu.util.paths import Paths
-from tests.commands.remote.machine import CONTEXT, create_machine
 from tests.conftest import remove_tree
 from tests.e2e.page_runner import (
     CLUSTER,
@@ -28,6 +27,7 @@ from tests.e2e.page_script import Block, read_blocks
 from tests.engines import ENGINES, engine_variables
 from tests.oci.registries import debian_registry
 from tests.ports import free_port
+from tests.remote.machine import CONTEXT, create_machine
 from tests.test_repository import ROOT
 
 #: Commands that come before those of a page: what its reader has. A file for each page.
@@ -43,7 +43,7 @@ UNEXECUTED = {
     "guides/from-kubeflow-sdk": "tests/notebook/test_pages.py runs its Python",
     "guides/gpu": "it needs a GPU; its options are tested in tests/engine/gpu",
     "guides/languages": "its command needs Posit's RStudio Server",
-    "guides/macos": "its image is on the internet: tests/commands/remote/test_machine_container.py",
+    "guides/macos": "its image is on the internet: tests/remote/test_machine_container.py",
     "guides/mirrors": "it has no commands, only settings",
     "tutorials/notebook": "tests/notebook/test_pages.py runs it with PyTorch and Jupyter",
     "guides/paddle": "it needs PaddlePaddle's launcher: examples/paddle/verify",

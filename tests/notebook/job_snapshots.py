@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from danlu.jobs.types import ReplicaView
 from danlu.submission.job_view_model import JobSnapshot, MetricSeries, OutputLine
 from danlu.training.progress import TrainingProgress
-from tests.commands.fake_jobs import replica
+from tests.jobs.fake_jobs import replica
 
 __all__ = ["HtmlCollector", "full", "read"]
 

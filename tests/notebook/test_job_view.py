@@ -20,7 +20,7 @@ from danlu.notebook.job_view import (
 from danlu.notebook.rendering import render_mime_bundle
 from danlu.submission.job_view_model import JobSnapshot, OutputLine
 from danlu.training.progress import TrainingProgress
-from tests.commands.fake_jobs import START, line, replica, view
+from tests.jobs.fake_jobs import START, line, replica, view
 
 
 class FakeScreen:

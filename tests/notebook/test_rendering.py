@@ -12,8 +12,8 @@ from danlu.jobs.types import ReplicaView
 from danlu.notebook.rendering import MAX_BYTES, json_size, render_html, render_mime_bundle
 from danlu.submission.job_view_model import JobSnapshot, MetricSeries, OutputLine, visible_replicas
 from danlu.training.progress import TrainingProgress
-from tests.commands.fake_jobs import replica
 from tests.golden import write_on_request
+from tests.jobs.fake_jobs import replica
 from tests.notebook.job_snapshots import ATTRIBUTES, TAGS, full, read
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,4 +1,4 @@
-"""A framework in one file of another package is a kind that the operator runs."""
+"""A framework in one file of another package is a kind that the operator runs and scales."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+from danlu.operator.controllers import job_resource
 from danlu.operator.crds import custom_resource_definition
 from danlu.training.registry import find_framework, list_frameworks
 from tests.operator.operator_namespace import OperatorNamespace
@@ -45,7 +47,15 @@ async def test_a_kind_of_a_plugin_has_a_crd_and_is_reconciled(fake_site: Operato
         env = (await site.pod("job-worker-1"))["spec"]["containers"][0]["env"]
         machines = "job-worker-0:12400,job-worker-1:12400"
         assert {"name": "LIGHTGBM_MACHINES", "value": machines} in env
+        await site.client.patch(
+            job_resource(framework),
+            "job",
+            merge_patch({"spec": {"replicas": 3}}),
+            namespace=site.space,
+            subresource="scale",
+        )
+        await site.wait_for_pods("job-worker-0", "job-worker-1", "job-worker-2")
         await site.run()
         await site.wait_for_state("Running", "LightGBMJob")
-        await site.end()
+        await site.end("job-worker-1")
         await site.wait_for_state("Succeeded", "LightGBMJob")

@@ -38,7 +38,6 @@ ALL: Json = {
     "gang_scheduler": "volcano",
     "cluster_domain": "a.b",
     "images": {"kubeflow/kubectl-delivery:latest": "mirror/kubectl:1", "a": "b=c"},
-    "wait_for_master": "alpine",
     "decorators": (DecoratorSpec("http://a/?b=c"), DecoratorSpec("http://b/")),
     "decorator_config": "/etc/x",
 }

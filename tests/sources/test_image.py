@@ -15,7 +15,6 @@ import pytest
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.graph.ops import Platform
-from danlu.image.export import StoreLayers
 from danlu.oci.blob_export import LayerBlob, make_manifest
 from danlu.oci.digest import DiffId, Digest, parse_digest
 from danlu.oci.image import Image, make_image
@@ -25,6 +24,7 @@ from danlu.oci.types import Platform as OciPlatform
 from danlu.sources import image as images
 from danlu.sources.blob_locations import StoredBlobLocations
 from danlu.store import Store
+from danlu.store.store_layers import StoreLayers
 from danlu.util.config import Configuration, RegistryConfig
 from danlu.util.retry import RetryPolicy
 from tests.fakes.registry import FakeRegistry, RegistryFault
@@ -246,7 +246,7 @@ async def test_a_mirror_is_tried_first_and_then_the_registry(
 async def test_a_pulled_image_is_pushed_elsewhere_without_being_compressed_again(
     fake: FakeRegistry, store: Store, tmp_path: Path
 ) -> None:
-    from danlu.image.export import StoreLayers
+    from danlu.store.store_layers import StoreLayers
 
     image, digest = put_image(fake, make_foreign_layer())
     await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)

@@ -254,7 +254,11 @@ class JobMachine(RuleBasedStateMachine):
         record = status.record(action.replica)
         assert not self.suspended
         assert not status.finished
-        assert 0 <= action.replica.index < desired_replicas(self.stage.job, action.replica.type)
+        assert (
+            0
+            <= action.replica.index
+            < desired_replicas(self.stage.job, action.replica.type, self.stage.framework)
+        )
         assert not record.completed
         assert not record.failed
         assert record.retry_at is None or record.retry_at <= self.stage.now
@@ -309,7 +313,7 @@ class JobMachine(RuleBasedStateMachine):
             return
         for type, counts in after.replica_statuses.items():
             assert counts.active + counts.succeeded + counts.failed <= desired_replicas(
-                self.stage.job, type
+                self.stage.job, type, self.stage.framework
             )
 
     def check_determinism(self, decision: Decision) -> None:

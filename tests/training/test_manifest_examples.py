@@ -81,7 +81,9 @@ def test_every_replica_of_an_example_runs_the_command_of_the_user(example: str) 
     for type, spec in job.replicas.items():
         user = spec.template["spec"]["containers"][0]
         for index in range(spec.replicas):
-            pod = render_pod(job, framework, ReplicaId(type, index), ServiceTopology(job))
+            pod = render_pod(
+                job, framework, ReplicaId(type, index), ServiceTopology(job, framework)
+            )
             container = pod["spec"]["containers"][0]
             assert container["image"] == user["image"]
             assert container.get("args", user.get("args")) == user.get(

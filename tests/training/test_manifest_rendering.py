@@ -22,7 +22,7 @@ def render_replica(
 ) -> dict[str, Any]:
     it = framework(job.kind)
     replica = ReplicaId(ReplicaType(type), index)
-    return render_pod(job, it, replica, ServiceTopology(job), for_cluster=for_cluster)
+    return render_pod(job, it, replica, ServiceTopology(job, it), for_cluster=for_cluster)
 
 
 def read(document: dict[str, Any]) -> Job:
@@ -141,9 +141,9 @@ def test_values_known_only_to_the_pod_are_field_references() -> None:
             return [("IP", FieldRef("status.podIP")), ("A", "b")]
 
     job = read(manifest("JAXJob"))
-    pod = render_pod(
-        job, PodIpFramework(), ReplicaId(ReplicaType("Worker"), 0), ServiceTopology(job)
-    )
+    framework = PodIpFramework()
+    worker = ReplicaId(ReplicaType("Worker"), 0)
+    pod = render_pod(job, framework, worker, ServiceTopology(job, framework))
     assert pod["spec"]["containers"][0]["env"] == [
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "A", "value": "b"},

@@ -27,8 +27,12 @@ def job(kind: str = "PyTorchJob", namespace: str = "team-a") -> Job:
     return read_job(document, framework(kind))
 
 
+def topology(kind: str = "PyTorchJob", domain: str = "") -> ServiceTopology:
+    return ServiceTopology(job(kind), framework(kind), domain)
+
+
 def test_replica_host_is_its_name_within_the_namespace() -> None:
-    assert ServiceTopology(job()).host(WORKER_1) == "mnist-worker-1"
+    assert topology().host(WORKER_1) == "mnist-worker-1"
 
 
 @pytest.mark.parametrize(
@@ -39,12 +43,12 @@ def test_replica_host_is_its_name_within_the_namespace() -> None:
     ],
 )
 def test_qualified_host_has_namespace_and_domain(domain: str, name: str) -> None:
-    assert ServiceTopology(job(), domain).host(WORKER_1, qualified=True) == name
+    assert topology(domain=domain).host(WORKER_1, qualified=True) == name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_port_defaults_to_the_framework_port(kind: str) -> None:
-    assert ServiceTopology(job(kind)).port(WORKER_1) == PORTS[kind]
+    assert topology(kind).port(WORKER_1) == PORTS[kind]
 
 
 def test_declared_port_applies_to_its_replica_type() -> None:
@@ -57,9 +61,9 @@ def test_declared_port_applies_to_its_replica_type() -> None:
     sidecar = {"name": "pytorchjob-port", "containerPort": 7}
     spec["containers"].insert(0, {"name": "proxy", "image": "proxy", "ports": [sidecar]})
     it = framework("PyTorchJob")
-    topology = ServiceTopology(read_job(document, it), framework=it)
-    assert topology.port(WORKER_1) == 29500
-    assert topology.port(ReplicaId(ReplicaType("Master"), 0)) == 23456
+    declared = ServiceTopology(read_job(document, it), it)
+    assert declared.port(WORKER_1) == 29500
+    assert declared.port(ReplicaId(ReplicaType("Master"), 0)) == 23456
 
 
 def test_missing_replica_type_has_the_framework_port() -> None:
@@ -68,4 +72,4 @@ def test_missing_replica_type_has_the_framework_port() -> None:
 
 
 def test_mpi_files_are_mounted_as_in_kubeflow() -> None:
-    assert ServiceTopology(job("MPIJob")).directory(WORKER_1) == "/etc/mpi"
+    assert topology("MPIJob").directory(WORKER_1) == "/etc/mpi"

@@ -100,5 +100,5 @@ def _render_all_pods(job: Job) -> None:
     it = framework(job.kind)
     for type, spec in job.replicas.items():
         if spec.replicas:
-            pod = render_pod(job, it, ReplicaId(type, 0), ServiceTopology(job))
+            pod = render_pod(job, it, ReplicaId(type, 0), ServiceTopology(job, it))
             assert pod["spec"]["containers"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danlu.assemble.python import group_small_packages, is_crowded
+from danlu.assemble.python import group_small_packages, is_crowded, label_requirements
 from danlu.environment.archives import LockedArchive, make_archive_vertex
 from danlu.environment.conda import CondaPackages, has_conda
 from danlu.environment.image_layout import CONDA_PREFIX, STANDALONE_PYTHON
@@ -24,7 +24,9 @@ def make_conda_vertices(environment: Environment, lock: FunctionLock | None) -> 
         if not names:
             return ()
         op = Unresolved("conda packages", tuple(names))
-        return (Vertex(op, (), f"{len(names)} conda packages", "conda", _find_spans(declared)),)
+        files = [item.env_file for item in declared if item.env_file]
+        label = label_requirements("conda package", len(names) - len(files), files)
+        return (Vertex(op, (), label, "conda", _find_spans(declared)),)
     pairs = [
         (package, _make_vertex(package, lock.conda, declared)) for package in lock.conda.packages
     ]

@@ -82,16 +82,17 @@ def make_package_vertices(
     :func:`make_wheel_vertices`.
     """
     if lock is None:
-        names = [
-            name
+        declared = [
+            packages
             for packages in list_python_packages(environment)
             if packages.source != PYTHON_SOURCE or not environment.python_packages
-            for name in _describe_packages(packages)
         ]
+        names = [name for packages in declared for name in _describe_packages(packages)]
         if not names:
             return ()
         op = Unresolved("Python packages", tuple(names))
-        label = pluralize(len(names), "Python requirement")
+        files = [file for packages in declared for file in _list_files(packages)]
+        label = label_requirements("Python requirement", len(names) - len(files), files)
         return (Vertex(op, (), label, "python", _find_spans(environment, "")),)
     wheels = make_wheel_vertices(environment, lock, system, copies)
     pairs = [(package, wheels[package.name]) for package in _sort_packages(lock)]
@@ -244,8 +245,19 @@ def _make_build_op(
 
 
 def _describe_packages(packages: PythonPackages) -> tuple[str, ...]:
-    files = filter(None, (packages.requirements, packages.pyproject))
-    return (*packages.names, *files, *packages.local_wheels)
+    return (*packages.names, *_list_files(packages), *packages.local_wheels)
+
+
+def _list_files(packages: PythonPackages) -> list[str]:
+    return list(filter(None, (packages.requirements, packages.pyproject)))
+
+
+def label_requirements(noun: str, count: int, files: Sequence[str]) -> str:
+    """Return ``2 Python requirements and those of requirements.txt``: files may have any number."""
+    of_files = f"of {' and '.join(files)}" if files else ""
+    if not count:
+        return f"{noun}s {of_files}"
+    return pluralize(count, noun) + (f" and those {of_files}" if files else "")
 
 
 def _find_spans(environment: Environment, package: str) -> tuple[Span, ...]:

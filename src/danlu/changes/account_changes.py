@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from danlu.changes.layer_reading import read_lower, read_text
+from danlu.engine.layer_reading import read_lower, read_text
 from danlu.sandbox.layer_view import LayerView
 
-#: Rewritten by the commands: never copied, and no reason for a line of their own.
-ACCOUNT_FILES = ("etc/group", "etc/gshadow", "etc/passwd", "etc/shadow")
 #: Column of the password, and number of columns (passwd(5), group(5), shadow(5), gshadow(5)).
 _COLUMNS = {"passwd": 7, "group": 4, "shadow": 9, "gshadow": 4}
 _NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}\$?")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from danlu.changes.layer_reading import has_linked_directory, read_lower, read_text
+from danlu.engine.layer_reading import has_linked_directory, read_lower, read_text
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.files import read_regular_file
 

@@ -6,28 +6,25 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from danlu.changes.apt_origins import find_apt_packages
 from danlu.changes.build_lines import render_build_lines
-from danlu.changes.docker_changes import open_container_changes
 from danlu.changes.environment_changes import EnvironmentChanges, collect_changes
-from danlu.changes.file_changes import UnreproducedChange, list_sockets
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
     EnvironmentSpec,
 )
 from danlu.engine.environment_image import find_environment_image
+from danlu.engine.layer_changes import WriteChanges
 from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings
 from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.environment.image_layout import HOME
-from danlu.errors import OutsideError, UsageError
+from danlu.errors import UsageError
 from danlu.oci.image import extend_config
 from danlu.oci.tar import write_layer
 from danlu.project.build_file_text import append_lines
@@ -36,18 +33,12 @@ from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.sandbox.layer_view import LayerView
 from danlu.sources.build_context import find_ignored
 from danlu.store import Store
-from danlu.util.disk_full import disk_full_error, ran_out_of_space
-from danlu.util.fork import run_in_child
-from danlu.util.process_activity import run_program
 from danlu.util.redaction import find_secret_values
 from danlu.util.safe_paths import ProjectTree, replace_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
 FILES_DIRECTORY = "environment-files"
 _CHUNK_SIZE = 1 << 20
-
-#: Writes the writable layer to a new directory, given the image's; returns what it cannot write.
-_WriteChanges = Callable[[Path, LayerView], tuple[UnreproducedChange, ...]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,8 @@ def commit_environment(
     build file to write to, :class:`OutsideError` if files change while they are read.
     """
     spec = environment.read_spec()
-    if not find_engine(spec.engine).features.keeps_files:
+    engine = find_engine(spec.engine)
+    if not engine.features.keeps_files:
         raise UsageError(
             f"cannot commit {environment.name}: the {spec.engine} engine gives no access to the"
             " layer in which changes are",
@@ -85,35 +77,22 @@ def commit_environment(
         )
     build_file = _find_build_file(spec) if write else None
 
-    with _open_changes(environment, spec) as write_changes:
+    with engine.load_commands().open_changes(environment) as write_changes:
 
         def commit() -> CommitResult:
-            userns.enter(settings.paths)
             project = Path(spec.project) if write else None
             return _read_changes(
                 write_changes, spec, settings, tag=tag, copy_to=project, included=included
             )
 
-        result = run_in_child(commit)
+        result = userns.run_inside(settings.paths, commit)
     if build_file is not None and result.lines:
         append_lines(build_file, spec.target.rpartition(":")[2], result.lines)
     return result
 
 
-@contextmanager
-def _open_changes(
-    environment: EnvironmentDirectory, spec: EnvironmentSpec
-) -> Iterator[_WriteChanges]:
-    """Yield a function that copies the writable layer to a new directory."""
-    if find_engine(spec.engine).features.writes_upper:
-        yield partial(_copy_upper, environment.upper)
-        return
-    with open_container_changes(environment) as write_changes:
-        yield write_changes
-
-
 def _read_changes(
-    write_changes: _WriteChanges,
+    write_changes: WriteChanges,
     spec: EnvironmentSpec,
     settings: Settings,
     *,
@@ -164,23 +143,6 @@ def _list_mount_points(spec: EnvironmentSpec) -> list[str]:
         *(target for target in targets if not target.startswith("~/")),
         *(MOUNT_TARGET, "/dev", "/proc", "/run", "/sys", "/tmp", "/workspace"),
     ]
-
-
-def _copy_upper(source: Path, target: Path, _: LayerView) -> tuple[UnreproducedChange, ...]:
-    """Copy a tree with owners, whiteouts and attributes, sharing blocks where possible."""
-    command = ["cp", "-a", "--reflink=auto", str(source), str(target)]
-    # Names of files need not be UTF-8.
-    completed = run_program(command, env={**os.environ, "LC_ALL": "C"})
-    if completed.returncode:
-        details = tuple(completed.stderr.decode(errors="replace").splitlines()[:5])
-        if ran_out_of_space(target.parent, details):
-            raise disk_full_error("the store, to which the changes are copied", output=details)
-        raise OutsideError(
-            "cannot copy the environment's writable layer",
-            details=details,
-            hint="stop the environment first with `danlu stop`, so that no file changes meanwhile",
-        )
-    return list_sockets(target)
 
 
 def copy_files(

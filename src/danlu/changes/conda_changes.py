@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from danlu.changes.layer_reading import has_linked_directory, read_text
+from danlu.engine.layer_reading import has_linked_directory, read_text
 from danlu.environment.image_layout import CONDA_PREFIX
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.decoding import decode_json

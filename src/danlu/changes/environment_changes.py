@@ -15,12 +15,12 @@ from danlu.changes.apt_origins import AptPackages
 from danlu.changes.conda_changes import CondaChange, find_conda_changes
 from danlu.changes.file_changes import (
     ChangedFile,
-    UnreproducedChange,
     find_file_changes,
 )
 from danlu.changes.python_changes import PythonChange, find_python_changes
 from danlu.changes.system_changes import SystemChanges, find_system_changes
 from danlu.changes.xattr_commands import find_xattr_problem
+from danlu.engine.layer_changes import UnreproducedChange
 from danlu.sandbox.layer_view import LayerView
 
 

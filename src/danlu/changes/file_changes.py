@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from danlu.changes.account_changes import ACCOUNT_FILES
-from danlu.changes.layer_reading import (
+from danlu.engine.layer_changes import ACCOUNT_FILES, DEVICE, is_volatile
+from danlu.engine.layer_reading import (
     has_linked_directory,
     list_parents,
     read_lower,
@@ -31,52 +31,12 @@ from danlu.util.secret_detection import find_secret
 
 #: Larger files are not copied to the project unless the user asks for it.
 MAX_FILE_BYTES = 10 << 20
-#: Written by package managers and shells; a rebuild makes its own.
-_IGNORED_PREFIXES = (
-    "etc/ld.so.cache",
-    "opt/conda/CACHEDIR.TAG",
-    "opt/conda/pkgs/",
-    "run/",
-    "tmp/",
-    "var/cache/",
-    "var/lib/apt/",
-    "var/lib/dpkg/",
-    "var/log/",
-    "var/tmp/",
-    "workspace/",
-)
-#: The same, in home directories.
-_IGNORED_AT_HOME = (
-    ".bash_history",
-    ".cache/",
-    ".conda/",
-    ".ipython/",
-    ".jupyter/lab/workspaces/",
-    ".jupyter/migrated",
-    ".lesshst",
-    ".local/share/jupyter/",
-    ".npm/",
-    ".python_history",
-    ".viminfo",
-    ".wget-hsts",
-)
 #: Begins the reason for which a file is not copied unless the user asks for it.
 PRIVATE = "private"
 LARGE = f"larger than {MAX_FILE_BYTES >> 20} MB"
 
-#: Reasons for which nothing can be done.
-DEVICE = "a device, which no build can make"
-SOCKET = "a socket, which no image can contain"
-
 Kind = Literal["added", "changed", "removed"]
 FileType = Literal["file", "directory", "link", "hardlink", "pipe", "special"]
-
-
-class UnreproducedChange(NamedTuple):
-    """A change that no line of a build file makes, and why."""
-
-    what: str
-    reason: str
 
 
 class FileAttributes(NamedTuple):
@@ -133,25 +93,6 @@ class ChangedFile:
         return (
             self.type == "file" and self.kind != "removed" and self.has_content and not self.problem
         )
-
-
-def list_sockets(upper: Path) -> tuple[UnreproducedChange, ...]:
-    """Return the sockets of a layer."""
-    return tuple(
-        UnreproducedChange(f"/{path}", SOCKET)
-        for path, entry in walk_layer(upper)
-        if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode) and not is_volatile(path)
-    )
-
-
-def is_volatile(path: str) -> bool:
-    """Return whether a change belongs to no build: caches, logs, temporary files."""
-    place = f"{path}/"
-    if place.startswith(_IGNORED_PREFIXES) or "/__pycache__/" in f"/{place}":
-        return True
-    home = "root/" if place.startswith("root/") else "/".join(place.split("/")[:2]) + "/"
-    is_home = place.startswith(("root/", "home/"))
-    return is_home and place.removeprefix(home).startswith(_IGNORED_AT_HOME)
 
 
 def find_file_changes(

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from danlu.changes.layer_reading import read_lower, read_text
+from danlu.engine.layer_reading import read_lower, read_text
 from danlu.environment.image_layout import VENV
 from danlu.oci.overlay import is_whiteout
 from danlu.sandbox.layer_view import LayerView

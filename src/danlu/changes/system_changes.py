@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danlu.changes.apt_origins import AptPackages
-from danlu.changes.layer_reading import (
+from danlu.engine.layer_reading import (
     has_linked_directory,
     read_lower,
     read_text,

@@ -33,6 +33,7 @@ from danlu.jobs.backends import (
     find_replica,
     find_replicas,
     list_earlier_runs,
+    list_run_names,
     list_views,
     parse_scaling,
     select_backend,
@@ -58,7 +59,7 @@ from danlu.submission.job_view_model import (
     list_job_gpus,
     replica_row,
 )
-from danlu.util.human import format_age, format_duration, format_size, parse_duration
+from danlu.util.human import format_age, format_duration, format_size, parse_duration, pluralize
 from danlu.util.sanitize import strip_control_sequences
 
 _ATTACH_TAIL = 10
@@ -79,17 +80,20 @@ def _open_backend(run: Session) -> JobBackend:
 
 
 @command.subcommand("ls", section="Inspect")
+@click.option(
+    "-a", "--all", "every", is_flag=True, help="Also list earlier runs of a name (NAME@1)."
+)
 @format_option()
 @on_option
 @verbosity_options
-def ls(form: str) -> None:
+def ls(every: bool, form: str) -> None:
     """List jobs.
 
     Lists the jobs of this machine, or of a namespace with --on. REPLICAS shows how many replicas
     are done, of all. With -q only names are printed.
     """
     run = current_session()
-    views = anyio.run(list_views, _open_backend(run))
+    views, hidden = anyio.run(_list_runs, _open_backend(run), every)
     if form == "json":
         print_json([view_to_json(view) for view in views], run.terminal)
     elif run.quiet:
@@ -106,6 +110,18 @@ def ls(form: str) -> None:
             head.append("GPU")
             rows = [[*row, text] for row, text in zip(rows, gpus, strict=True)]
         print_table(head, rows, run.terminal, right=(3,))
+        if hidden:
+            run.terminal.info(f"{pluralize(hidden, 'earlier run')} not shown; --all lists them")
+
+
+async def _list_runs(backend: JobBackend, every: bool) -> tuple[list[JobView], int]:
+    """Return the views to list, and the number of earlier runs that are not among them."""
+    found, hidden = [], 0
+    for view in await list_views(backend):
+        earlier = await list_earlier_runs(backend, view.name) if every else []
+        found += [view, *earlier]
+        hidden += 0 if every else len(await list_run_names(backend, view.name))
+    return found, hidden
 
 
 def _style_row(row: Sequence[str]) -> list[str | TableCell]:

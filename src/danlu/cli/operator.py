@@ -24,6 +24,7 @@ from danlu.operator.installation import (
     run_operator,
 )
 from danlu.operator.types import OperatorSettings
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +34,10 @@ _LOG_LEVELS = (logging.INFO, logging.DEBUG)
 
 command = group(
     "operator",
-    help="""Run training jobs on a Kubernetes cluster.
+    help=f"""Run training jobs on a Kubernetes cluster.
 
-    The operator reconciles the kubeflow.org/v1 jobs of a cluster: PyTorchJob, TFJob, MPIJob,
-    XGBoostJob, PaddleJob, JAXJob, MXJob.""",
+    The operator reconciles the kubeflow.org/v1 jobs of a cluster:
+    {", ".join(framework.kind for framework in BUILT_IN_FRAMEWORKS)}.""",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,6 +31,8 @@ _DISK_HINTS = {
     errno.EROFS: "mount the file system writable, or move danlu's data with DANLU_HOME",
     errno.EIO: "the disk or the file system may be failing: check the kernel log (dmesg)",
 }
+#: How programs and libraries say that they could not reach a server.
+_NO_CONNECTION = re.compile(r"(?i)\b(reach|fetch|connect|timed out|Connection refused)\b")
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 #: 128 + SIGPIPE, as shells report a program that wrote into a closed pipe.
@@ -172,8 +175,21 @@ def _report_failure(session: Session, error: BaseException) -> int:
         raise error
     failures = [_to_danlu_error(cause, session) for cause in causes]
     for failure in failures:
+        _blame_dead_proxy(failure)
         _print_failure(session, failure)
     return failures[0].exit_code if session.failure_code is None else session.failure_code
+
+
+def _blame_dead_proxy(failure: DanluError) -> None:
+    """Name the proxy in the hint if something could not be fetched because of it.
+
+    Here and not where it was fetched: uv, git, conda's library and aiohttp say at most its address.
+    """
+    texts = (failure.message, *failure.details)
+    if isinstance(failure, OutsideError) and any(map(_NO_CONNECTION.search, texts)):
+        from danlu.util.proxies import explain_dead_proxy
+
+        failure.hint = "\n".join(filter(None, (explain_dead_proxy(os.environ), failure.hint)))
 
 
 def _to_danlu_error(error: BaseException, session: Session) -> DanluError:

@@ -22,6 +22,11 @@ _STYLES = {
 }
 
 
+#: Columns that stay free at the right of what is redrawn: the cursor's, and two for the ``^C`` that
+#: a terminal echoes, which would otherwise wrap, so that one row too few is removed.
+DRAWING_MARGIN = 3
+
+
 class OutputClosed(Exception):
     """The reader of stdout has exited (``danlu image ls | head``), which is not an error."""
 

@@ -25,9 +25,16 @@ from danlu.engine.container_options import parse_variable
 from danlu.errors import UsageError
 from danlu.jobs.backends import parse_scaling
 from danlu.submission import option_values as convert
-from danlu.submission.options import JOB_OPTIONS, SWEEP_FIELDS, JobOption, TrainOptions
+from danlu.submission.options import (
+    JOB_OPTIONS,
+    SWEEP_FIELDS,
+    JobOption,
+    TrainOptions,
+    format_option_name,
+)
 from danlu.submission.plan import describe_missing_parts, format_manifest, plan_job
 from danlu.submission.submission import build_submission
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.util.human import parse_duration
 
 if TYPE_CHECKING:
@@ -41,8 +48,12 @@ _PARAMS: Mapping[str, click.ParamType[Any]] = {
     "env": BuildFileParam(),
 }
 
-#: The replica types with an option of their own; ``--replica`` takes any.
-_REPLICA_TYPES = ("worker", "ps", "master", "chief", "evaluator", "launcher", "scheduler", "server")
+#: The replica types with an option of their own; ``--replica`` takes those of packages too.
+_REPLICA_TYPES = dict.fromkeys(
+    format_option_name(type)
+    for framework in BUILT_IN_FRAMEWORKS
+    for type in framework.replica_types
+)
 
 
 def _add_replica_options(function: F) -> F:
@@ -178,7 +189,8 @@ def command(
 
 def _parse_train_options(run: Session, flags: dict[str, Any]) -> TrainOptions:
     """Build :class:`TrainOptions` from the command line; most have the name of their flag."""
-    replicas = {name: count for name in _REPLICA_TYPES if (count := flags.pop(name)) is not None}
+    counts = {name: flags.pop(name.replace("-", "_")) for name in _REPLICA_TYPES}
+    replicas = {name: count for name, count in counts.items() if count is not None}
     replicas |= parse_scaling(flags.pop("others"))
     if flags["module"] and flags["script"]:
         # As with `python -m`, everything after the module belongs to it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from danlu.engine.docker.stopped_container import restart_container
+from danlu.engine.attached_process import start_recorded
 
 
 def main(directory: str, ready: int, lock: int) -> None:
@@ -15,7 +15,7 @@ def main(directory: str, ready: int, lock: int) -> None:
 
     The descriptor ``lock`` is that of the lock that says that the environment runs.
     """
-    restarted = restart_container(directory)
+    restarted = start_recorded(directory)
     from danlu.engine import environment_supervisor
 
     environment_supervisor.main(directory, ready, lock, restarted)

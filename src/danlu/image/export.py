@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from danlu.errors import OutsideError, StoreError, TemporaryError, UsageError
+from danlu.errors import OutsideError, TemporaryError, UsageError
 from danlu.graph.progress import Progress
 from danlu.image import file_trees
 from danlu.image.transfer_progress import TransferProgress, TransferSummary
 from danlu.oci import docker_archive, layout
-from danlu.oci.blob_export import LayerBlob
 from danlu.oci.compress import Compression
-from danlu.oci.digest import DiffId
 from danlu.oci.image import parse_image
-from danlu.oci.tar import LayerSummary
 from danlu.sources.blob_locations import StoredBlobLocations
 from danlu.sources.image import push
+from danlu.store.store_layers import StoreLayers
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.files import is_special_file
 
@@ -207,35 +205,3 @@ def push_names(
         except TemporaryError as error:
             error.hint = f"{error.hint or 'check the network'}; {_REPEAT_HINT}"
             raise
-
-
-class StoreLayers:
-    """Layers of the store as a source of images: tars written from trees, and cached blobs."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def find_blob(self, diff_id: DiffId, kind: Compression) -> LayerBlob | None:
-        """Return the layer's compressed blob, if it was written or pulled before."""
-        blob = self._store.compressed_blob(diff_id, kind)
-        if blob is None:
-            return None
-        return LayerBlob(kind, blob.digest, blob.size, self._store.blob(blob.digest))
-
-    def size(self, diff_id: DiffId) -> int:
-        """Return the size of the layer's uncompressed tar in bytes."""
-        layer = self._store.layer(diff_id)
-        if layer is None:
-            raise StoreError(
-                f"layer {diff_id} is missing from the store",
-                hint="build again to recreate it",
-            )
-        return layer.size
-
-    def write_tar(self, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
-        """Write the layer's tar."""
-        return self._store.write_tar(diff_id, write)
-
-    def record_blob(self, diff_id: DiffId, blob: LayerBlob) -> None:
-        """Record a blob's digest and size; equal layers compress to equal blobs."""
-        self._store.put_compressed_blob(diff_id, blob.kind, blob.digest, blob.size)

@@ -137,12 +137,15 @@ class RunHistory(Protocol):
         """Return their names, latest first: ``NAME@2``, ``NAME@1``."""
 
 
+async def list_run_names(jobs: JobBackend, name: str) -> Sequence[str]:
+    """Return the names of the earlier runs of a job's name, the latest first."""
+    return await jobs.runs(name) if isinstance(jobs, RunHistory) else ()
+
+
 async def list_earlier_runs(jobs: JobBackend, name: str) -> list[JobView]:
     """Return the earlier runs of a job's name, the latest first."""
-    if not isinstance(jobs, RunHistory):
-        return []
     found = []
-    for run in await jobs.runs(name):
+    for run in await list_run_names(jobs, name):
         try:
             found.append(await jobs.view(run))
         except UsageError:

@@ -6,11 +6,10 @@ other packages.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 
-from danlu.submission.options import JOB_OPTIONS, JobOption
+from danlu.submission.options import JOB_OPTIONS, JobOption, format_option_name
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
 from danlu.util.suggest import closest_match
@@ -71,7 +70,7 @@ def is_resource_option(word: str) -> bool:
 
 def suggest_option(word: str) -> str:
     """Return the option or replica type that ``word`` may be a misspelling of, or nothing."""
-    known = {name: display_name(type) for name, type in replica_types().items()}
+    known = {name: format_option_name(type) for name, type in replica_types().items()}
     known |= {
         normalize_name(name): name for option in OPTIONS for name in (option.name, *option.aliases)
     }
@@ -79,14 +78,9 @@ def suggest_option(word: str) -> str:
     return known[match] if match else ""
 
 
-def display_name(name: str) -> str:
-    """Return a name in kebab case, as flags have it: ``worker``, ``tuner-tracker``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
 def help_text() -> str:
     """Return the output of ``%%distributed --help``, at most 79 columns wide."""
-    types = ", ".join(display_name(name) for name in replica_types().values())
+    types = ", ".join(format_option_name(name) for name in replica_types().values())
     lines = [
         "%%distributed [--KEY VALUE ...]: run the cell on the replicas of a job.",
         "In the danlu kernel, or in any kernel after %load_ext danlu.notebook, you can",
@@ -95,7 +89,7 @@ def help_text() -> str:
         *_help_entry("--TYPE N[;cpu=Q][;memory=Q][;gpu=N]", f"Replicas of a type: {types}"),
     ]
     for option in OPTIONS:
-        name = f"--{display_name(option.name)}"
+        name = f"--{format_option_name(option.name)}"
         names = f"-{option.short}, {name}" if option.short else name
         values = "|".join(option.choices) or option.metavar
         lines += _help_entry(f"{names} {values}".rstrip(), option.help.replace("`", ""))

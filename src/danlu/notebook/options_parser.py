@@ -12,7 +12,7 @@ from danlu.errors import Span, UsageError
 from danlu.notebook import options
 from danlu.notebook.types import CellOptions, ReplicaOptions
 from danlu.submission import option_values
-from danlu.submission.options import SWEEP_FIELDS
+from danlu.submission.options import SWEEP_FIELDS, format_option_name
 from danlu.sweeps.space import build_grid, parse_axes
 from danlu.training.registry import find_framework
 
@@ -132,7 +132,7 @@ class _OptionsParser:
             return
         framework = find_framework(self.fields["framework"])
         known = {options.normalize_name(name) for name in framework.replica_types}
-        names = [self._option_name(options.display_name(name)) for name in framework.replica_types]
+        names = [self._option_name(format_option_name(name)) for name in framework.replica_types]
         for replica_type in self.fields.get("replicas", {}):
             if replica_type not in known:
                 directive = self._set_by[f"replicas {replica_type}"]

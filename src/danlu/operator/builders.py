@@ -14,8 +14,8 @@ from danlu.training.framework import Framework
 from danlu.training.names import config_map_name
 from danlu.training.pod_template import find_main_container, pod_spec
 from danlu.training.rendering import REPLICA_INDEX, render_pod, type_labels
-from danlu.training.replicas import desired_replicas, types_in_order
-from danlu.training.topology import ServiceTopology, replica_name
+from danlu.training.replicas import replica_ids
+from danlu.training.topology import ServiceTopology
 from danlu.training.types import (
     CleanPodPolicy,
     ConditionType,
@@ -36,7 +36,7 @@ _CONTAINER_LISTS = ("initContainers", "containers")
 
 def build_topology(job: Job, framework: Framework, settings: OperatorSettings) -> ServiceTopology:
     """Return the addresses at which the job's replicas reach one another."""
-    return ServiceTopology(job, settings.cluster_domain, framework)
+    return ServiceTopology(job, framework, settings.cluster_domain)
 
 
 def owner_reference(kind: str, name: str, uid: str) -> Manifest:
@@ -78,36 +78,24 @@ def _replace_images(
     settings: OperatorSettings,
     manifest: Manifest,
 ) -> Manifest:
-    """Replace the images of containers that the framework added, as the settings say.
-
-    The init container that waits for the master is only kept if an image for it is configured:
-    headless Services resolve when the program asks, and programs retry.
-    """
+    """Replace the images of containers that the framework added, as the settings say."""
     template = pod_spec(job.replicas[replica.type].template)
     declared = {
         container.get("name") for key in _CONTAINER_LISTS for container in template.get(key) or ()
     }
-    waiting = f"init-{framework.name}"
+    left_out = {image.image for image in framework.added_images if image.optional}
+    left_out -= settings.images.keys()
     spec = dict(manifest["spec"])
     for key in _CONTAINER_LISTS:
         if key in spec:
             spec[key] = [
                 container
                 if container["name"] in declared
-                else _replace_image(container, waiting, settings)
+                else {**container, "image": settings.images.get(image, image)}
                 for container in spec[key]
-                if container["name"] in declared
-                or container["name"] != waiting
-                or settings.wait_for_master
+                if (image := container["image"]) not in left_out or container["name"] in declared
             ]
     return {**manifest, "spec": {name: value for name, value in spec.items() if value != []}}
-
-
-def _replace_image(container: Manifest, waiting: str, settings: OperatorSettings) -> Manifest:
-    image = settings.images.get(container["image"], container["image"])
-    if container["name"] == waiting:
-        image = settings.wait_for_master
-    return {**container, "image": image}
 
 
 # -- Services -------------------------------------------------------------------------------------
@@ -128,7 +116,7 @@ def build_service(job: Job, framework: Framework, replica: ReplicaId) -> Manifes
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {"name": replica_name(job, replica), "labels": labels},
+            "metadata": {"name": framework.pod_name(job, replica), "labels": labels},
             "spec": {**spec, "ports": ports} if ports else spec,
         },
     )
@@ -165,11 +153,7 @@ def desired_services(
         return frozenset()
     created = {action.replica for action in decision.actions if isinstance(action, CreateReplica)}
     needed = created | _remaining_replicas(observed, decision) | frozenset(existing)
-    return frozenset(needed) & frozenset(
-        ReplicaId(type, index)
-        for type in types_in_order(job, framework)
-        for index in range(desired_replicas(job, type))
-    )
+    return frozenset(needed) & frozenset(replica_ids(job, framework))
 
 
 def _remaining_replicas(observed: ObservedReplicas, decision: Decision) -> frozenset[ReplicaId]:

@@ -25,10 +25,11 @@ def name_length_rules(framework: Framework) -> Iterable[Manifest]:
     number = f"(has({field}[t].replicas) && {field}[t].replicas > 1 ? {field}[t].replicas : 1)"
     length = f"size(self.metadata.name) + size(t) + 2 + size(string({number} - 1))"
     yield {"rule": f"{field}.all(t, {length} <= {MAX_LABEL_LENGTH})", "message": message}
-    if "elasticPolicy" in framework.spec_options:
+    if framework.scaled_type and "elasticPolicy" in framework.spec_options:
         policy = "self.spec.elasticPolicy"
         most = f"{policy}.maxReplicas"
-        length = f"size(self.metadata.name) + {len('-worker-')} + size(string({most} - 1))"
+        type = len(framework.scaled_type)
+        length = f"size(self.metadata.name) + {type + 2} + size(string({most} - 1))"
         absent = f"!has({policy}) || !has({most})"
         yield {"rule": f"{absent} || {length} <= {MAX_LABEL_LENGTH}", "message": message}
 

@@ -33,26 +33,19 @@ from danlu.operator.openapi import (
     struct_schema,
 )
 from danlu.training.framework import Framework
-from danlu.training.frameworks.mxnet import MODES
-from danlu.training.frameworks.pytorch import RDZV_BACKENDS
 from danlu.training.manifest_schema import KNOWN_MANAGERS
 from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.types import (
+    RDZV_BACKENDS,
     CleanPodPolicy,
     ElasticPolicy,
     JobStatus,
     ReplicaStatus,
-    ReplicaType,
     RestartPolicy,
     RunPolicy,
     SchedulingPolicy,
 )
 from danlu.util.dns_label import DNS_1035, MAX_LABEL_LENGTH
-
-SCALABLE_KINDS: Mapping[str, ReplicaType] = dict.fromkeys(
-    ("PyTorchJob", "PaddleJob", "JAXJob"), ReplicaType("Worker")
-)
-"""The kinds with a scale subresource, and the replica type that it scales."""
 
 # The name of a job is a prefix of its Services' names, which are DNS-1035 labels
 # (kubeflow/trainer#1745).
@@ -109,7 +102,7 @@ def _crd_version(framework: Framework) -> Manifest:
 
 
 def _scale_subresource(framework: Framework) -> Manifest:
-    type = SCALABLE_KINDS.get(framework.kind)
+    type = framework.scaled_type
     if type is None:
         return {}
     return {
@@ -138,7 +131,10 @@ def _job_schema(framework: Framework) -> Manifest:
 
 def _spec_schema(framework: Framework) -> Manifest:
     field = framework.replicas_field
-    options = {name: OPTION_SCHEMAS.get(name, ANY_VALUE) for name in framework.spec_options}
+    options = {
+        name: schema or _SHARED_OPTIONS.get(name, ANY_VALUE)
+        for name, schema in framework.spec_options.items()
+    }
     spec = closed_object(
         {**options, "runPolicy": _run_policy_schema(), field: _replicas_schema(framework)}, (field,)
     )
@@ -241,18 +237,8 @@ def _enum_schema(names: Iterable[str]) -> Schema:
     return {"type": "string", "enum": ["", *(str(name) for name in names)]}
 
 
-OPTION_SCHEMAS: Mapping[str, Schema] = {
+_SHARED_OPTIONS: Mapping[str, Schema] = {
     "elasticPolicy": _elastic_policy_schema(),
     "successPolicy": {"type": "string"},
-    "enableDynamicWorker": {"type": "boolean"},
-    "nprocPerNode": {
-        "x-kubernetes-int-or-string": True,
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "pattern": "^(auto|cpu|gpu|[1-9][0-9]*)$",
-    },
-    "slotsPerWorker": integer_schema(1),
-    "mainContainer": {"type": "string"},
     "cleanPodPolicy": _enum_schema(CleanPodPolicy),
-    "jobMode": _enum_schema(MODES),
 }
-"""Schemas of the other fields of Kubeflow's kinds; those of other frameworks accept anything."""

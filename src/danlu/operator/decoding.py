@@ -139,9 +139,8 @@ def observe_pod(pod: Pod, framework: Framework) -> ObservedReplica | None:
 
 def has_job_labels(metadata: ObjectMeta, job: str, framework: Framework) -> bool:
     """Return whether the labels are those of a job of this kind and name."""
-    operator = f"{framework.kind.lower()}-controller"
     labels = metadata.labels
-    return labels.get(JOB_NAME) == job and labels.get(OPERATOR_NAME) == operator
+    return labels.get(JOB_NAME) == job and labels.get(OPERATOR_NAME) == framework.operator_name
 
 
 def parse_replica_id(metadata: ObjectMeta, framework: Framework) -> ReplicaId | None:

@@ -15,14 +15,11 @@ import msgspec
 
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
-from danlu.training.registry import find_framework
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
 from danlu.training.yaml_with_lines import read_yaml
 from danlu.util.decoding import convert_value
 from danlu.util.dns_label import is_dns_label
 from danlu.util.urls import mask_credentials
-
-DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
-"""The default image that provides ``kubectl`` to the launcher of an MPIJob."""
 
 _MAX_PORT = 65535
 
@@ -36,6 +33,7 @@ class OperatorFlag:
             options; an ``address`` is ``[HOST]:PORT``, empty or ``0`` (as in Kubeflow) to disable
             it; a ``name`` is a DNS label.
         variable: An environment variable that is used if the flag is not given.
+        image: The image that it replaces.
     """
 
     name: str
@@ -46,6 +44,7 @@ class OperatorFlag:
     metavar: str
     help: str
     variable: str = ""
+    image: str = ""
 
     @property
     def parameter(self) -> str:
@@ -134,12 +133,10 @@ FLAGS = (
         "Cluster domain to append to the names in TF_CONFIG.",
         "CUSTOM_CLUSTER_DOMAIN",
     ),
-    OperatorFlag(
-        "--mpi-kubectl-delivery-image",
-        "images",
-        "image",
-        "IMAGE",
-        "Image that provides kubectl to the launchers of MPIJobs.",
+    *(
+        OperatorFlag(added.flag, "images", "image", "IMAGE", added.help, image=added.image)
+        for framework in BUILT_IN_FRAMEWORKS
+        for added in framework.added_images
     ),
     OperatorFlag(
         "--replace-image",
@@ -147,13 +144,6 @@ FLAGS = (
         "pairs",
         "OLD=NEW",
         "Replace an image that a framework adds to pods. Repeatable.",
-    ),
-    OperatorFlag(
-        "--pytorch-init-container-image",
-        "wait_for_master",
-        "text",
-        "IMAGE",
-        "Image of an init container in which workers wait for the master.",
     ),
     OperatorFlag(
         "--decorator",
@@ -274,7 +264,7 @@ def _parse_name(flag: OperatorFlag, text: str) -> str:
 
 def _parse_images(flag: OperatorFlag, value: Any) -> Iterator[tuple[str, str]]:
     if flag.kind == "image":
-        yield DELIVERY_IMAGE, value
+        yield flag.image, value
         return
     for pair in value:
         old, equals, new = pair.partition("=")

@@ -14,7 +14,7 @@ from danlu.kube.types import Manifest
 from danlu.operator.types import OperatorSettings, PodGroupObject
 from danlu.training.framework import Framework
 from danlu.training.pod_template import list_containers, pod_spec, replace_metadata, replace_spec
-from danlu.training.replicas import desired_replicas, types_in_order
+from danlu.training.replicas import desired_replicas, replica_ids, types_in_order
 from danlu.training.types import Job, ReplicaId, ReplicaType, SchedulingPolicy
 from danlu.util.quantity import sum_quantities
 
@@ -68,7 +68,9 @@ def relevant_priority_classes(job: Job, framework: Framework) -> frozenset[str]:
     Empty if it includes all replicas, or if the job sets it.
     """
     policy = job.run_policy.scheduling_policy or SchedulingPolicy()
-    types = [type for type in types_in_order(job, framework) if desired_replicas(job, type)]
+    types = [
+        type for type in types_in_order(job, framework) if desired_replicas(job, type, framework)
+    ]
     if policy.min_resources or len(types) < 2:
         return frozenset()
     if _min_members(job, framework) >= _total_replicas(job, framework):
@@ -91,7 +93,7 @@ def sum_min_resources(
     )
     requests: dict[str, list[object]] = {}
     for type in types:
-        count = min(desired_replicas(job, type), members)
+        count = min(desired_replicas(job, type, framework), members)
         members -= count
         for name, quantity in _resource_requests(job, type):
             requests.setdefault(name, []).extend([quantity] * count)
@@ -135,7 +137,7 @@ def _priority_class(job: Job, type: ReplicaType) -> str:
 
 
 def _total_replicas(job: Job, framework: Framework) -> int:
-    return sum(desired_replicas(job, type) for type in types_in_order(job, framework))
+    return len(tuple(replica_ids(job, framework)))
 
 
 def _min_members(job: Job, framework: Framework) -> int:

@@ -1,6 +1,6 @@
 """The minimal RBAC rules that the operator needs, depending on its settings.
 
-Without MPIJob it creates no roles, without a gang scheduler it sees no PodGroups, and without
+It creates only what the frameworks need, without a gang scheduler it sees no PodGroups, and without
 reports it writes no Secrets. It never reads a Secret except its own.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from danlu.kube.types import Manifest
-from danlu.operator.crds import SCALABLE_KINDS
 from danlu.operator.gang_scheduling import pod_group_resource
 from danlu.operator.types import OperatorSettings
 from danlu.training.framework import Framework
@@ -43,7 +42,7 @@ def operator_rules(frameworks: Iterable[Framework], settings: OperatorSettings) 
     kinds = {find_framework(kind).kind for kind in settings.kinds}
     enabled = [framework for framework in frameworks if not kinds or framework.kind in kinds]
     return OperatorRules(
-        tuple(_job_namespace_rules(enabled, settings)),
+        _drop_duplicates(_job_namespace_rules(enabled, settings)),
         tuple(_own_namespace_rules(settings)),
         tuple(_cluster_rules(settings)),
     )
@@ -65,7 +64,7 @@ def editor_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
 def _job_access_rules(frameworks: Iterable[Framework], verbs: Sequence[str]) -> Iterator[Manifest]:
     frameworks = list(frameworks)
     yield _policy_rule(KUBEFLOW_GROUP, [framework.plural for framework in frameworks], verbs)
-    scaled = [framework.plural for framework in frameworks if framework.kind in SCALABLE_KINDS]
+    scaled = [framework.plural for framework in frameworks if framework.scaled_type]
     changing = [verb for verb in verbs if verb in ("get", "patch", "update")]
     yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/scale" for plural in scaled], changing)
     yield _policy_rule(
@@ -91,24 +90,14 @@ def _job_namespace_rules(
     if any("elasticPolicy" in framework.spec_options for framework in frameworks):
         scalers = ["horizontalpodautoscalers"]
         yield _policy_rule("autoscaling", scalers, ("create", "delete", "get", "patch"))
-    if any(not framework.services for framework in frameworks):
-        yield from _launcher_rules()
+    for framework in frameworks:
+        yield from map(dict, framework.operator_rules)
     if settings.reports_address:
         yield _policy_rule("", ["secrets"], ("create", "patch"))
-    if settings.reports_address or any(not framework.services for framework in frameworks):
         yield _policy_rule("", ["configmaps"], ("create", "delete", "get", "patch"))
     if settings.gang_scheduler:
         group = pod_group_resource(settings.gang_scheduler)
         yield _policy_rule(group.group, [group.plural], verbs)
-
-
-def _launcher_rules() -> Iterator[Manifest]:
-    """Yield what MPI launchers need, as RBAC only lets the operator grant what it has itself."""
-    yield _policy_rule("", ["serviceaccounts"], ("create", "get"))
-    yield _policy_rule(
-        "rbac.authorization.k8s.io", ["rolebindings", "roles"], ("create", "get", "patch")
-    )
-    yield _policy_rule("", ["pods/exec"], ("create",))
 
 
 def _own_namespace_rules(settings: OperatorSettings) -> Iterator[Manifest]:
@@ -132,3 +121,11 @@ def _cluster_rules(settings: OperatorSettings) -> Iterator[Manifest]:
 
 def _policy_rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Manifest:
     return {"apiGroups": [group], "resources": sorted(resources), "verbs": sorted(verbs)}
+
+
+def _drop_duplicates(rules: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    kept: list[Manifest] = []
+    for rule in rules:
+        if rule not in kept:
+            kept.append(rule)
+    return tuple(kept)

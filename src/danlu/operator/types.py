@@ -76,8 +76,6 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         namespace: The namespace to watch, empty for the whole cluster.
         gang_scheduler: Empty, ``volcano``, or the name of a scheduler with scheduler-plugins.
         images: Replacements of images that frameworks name (``kubeflow/kubectl-delivery:latest``).
-        wait_for_master: The image of init containers that wait for the master's name to resolve,
-            empty for none.
         reports_url: The URL at which replicas reach ``reports_address``.
         status_seconds: The minimum interval between writes of replica counts.
         pace: Overrides of the restart back-off, for tests.
@@ -98,7 +96,6 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     gang_scheduler: str = ""
     cluster_domain: str = ""
     images: Mapping[str, str] = {}
-    wait_for_master: str = ""
     decorators: tuple[DecoratorSpec, ...] = ()
     decorator_config: str = ""
     status_seconds: float = 1.0

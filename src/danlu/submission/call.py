@@ -17,12 +17,7 @@ from danlu.submission.job_code import collect_call_code
 from danlu.submission.job_from_options import generate_job_name
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import plan_job
-
-#: For functions whose module imports no framework: it sets the most common variables (RANK …).
-_DEFAULT_FRAMEWORK = "pytorch"
-
-#: Its leader does not run the function: it starts the processes of the workers.
-_LAUNCHER_FRAMEWORK = "mpi"
+from danlu.training.registry import DEFAULT_FRAMEWORK, find_framework
 
 
 def build_call_options(
@@ -58,7 +53,9 @@ def build_call_options(
     mentioned = pack_call(
         call, files, project=project, seen=not remote, limit=settings.config.transfer_bytes
     )
-    from_all = every or planned.framework == _LAUNCHER_FRAMEWORK
+    framework = find_framework(planned.framework)
+    # A leader that only starts the processes of others does not call the function.
+    from_all = every or framework.leader(planned.job).type in framework.idle_types
     return msgspec.structs.replace(
         options,
         value="all" if from_all else "leader",
@@ -69,6 +66,6 @@ def build_call_options(
 def _guess_framework(call: RemoteCall) -> str:
     try:
         file = inspect.getsourcefile(call.target)
-        return detect_framework(Path(file)).framework if file else _DEFAULT_FRAMEWORK
+        return detect_framework(Path(file)).framework if file else DEFAULT_FRAMEWORK.name
     except (TypeError, UsageError):
-        return _DEFAULT_FRAMEWORK
+        return DEFAULT_FRAMEWORK.name

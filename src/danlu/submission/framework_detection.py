@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from danlu.errors import UsageError
 from danlu.project.local_modules import find_imports, parse_source
+from danlu.training.framework import Framework
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, DEFAULT_FRAMEWORK, list_frameworks
 from danlu.util.suggest import did_you_mean
-
-#: Modules of programs that ``mpirun`` starts, whatever they compute with.
-_LAUNCHER_MODULES = {"mpi4py": "mpi", "horovod": "mpi"}
-
-_FRAMEWORK_MODULES = {
-    "accelerate": "pytorch",
-    "lightning": "pytorch",
-    "pytorch_lightning": "pytorch",
-    "torch": "pytorch",
-    "transformers": "pytorch",
-    "tensorflow": "tensorflow",
-    "flax": "jax",
-    "jax": "jax",
-    "paddle": "paddle",
-    "xgboost": "xgboost",
-    "mxnet": "mxnet",
-}
 
 #: Limits of the search through the local modules that a script imports.
 _MAX_FILES = 50
@@ -66,14 +51,15 @@ def detect_module_framework(name: str, directory: Path) -> DetectedFramework:
     if file is not None:
         source = _PythonSource(file, relative_import_package(name, file))
         return _detect_from_source(source, directory, f"module {name}")
-    framework = {**_FRAMEWORK_MODULES, **_LAUNCHER_MODULES}.get(name.partition(".")[0])
-    if framework is None:
+    top = name.partition(".")[0]
+    framework = next((table[top] for table in _module_tables() if top in table), "")
+    if not framework:
         raise _no_framework(f"module {name}, which is not in {directory}")
     return DetectedFramework(framework, name, "the command")
 
 
 def _detect_from_source(source: _PythonSource, root: Path, shown: str) -> DetectedFramework:
-    for modules in (_LAUNCHER_MODULES, _FRAMEWORK_MODULES):
+    for modules in _module_tables():
         found = _first_match(source, root, modules)
         if len(found) > 1:
             names = " and ".join(sorted(detected.module for detected in found.values()))
@@ -86,17 +72,33 @@ def _detect_from_source(source: _PythonSource, root: Path, shown: str) -> Detect
     raise _no_framework(shown)
 
 
+def _module_tables() -> Iterator[Mapping[str, str]]:
+    """Yield tables of modules and their frameworks' names; the first that has any match wins.
+
+    Those of installed packages come last, because they must be searched for.
+    """
+    yield from _tabulate_modules(BUILT_IN_FRAMEWORKS)
+    yield from _tabulate_modules(list_frameworks()[len(BUILT_IN_FRAMEWORKS) :])
+
+
+def _tabulate_modules(frameworks: Sequence[Framework]) -> Iterator[Mapping[str, str]]:
+    for first in (True, False):
+        chosen = [framework for framework in frameworks if framework.starts_processes is first]
+        yield {module: framework.name for framework in chosen for module in framework.modules}
+
+
 def _no_framework(shown: str) -> UsageError:
+    default = DEFAULT_FRAMEWORK.name
+    others = ", ".join(known.name for known in list_frameworks() if known.name != default)
     return UsageError(
         f"cannot detect a training framework in {shown}",
-        hint="--framework pytorch serves any script, which finds its rank in RANK and WORLD_SIZE"
-        " (others: tensorflow, jax, xgboost, paddle, mxnet, mpi); to run a script once use"
-        " `danlu run`",
+        hint=f"--framework {default} serves any script, which finds its rank in RANK and WORLD_SIZE"
+        f" (others: {others}); to run a script once use `danlu run`",
     )
 
 
 def _first_match(
-    source: _PythonSource, root: Path, modules: dict[str, str]
+    source: _PythonSource, root: Path, modules: Mapping[str, str]
 ) -> dict[str, DetectedFramework]:
     """Return the frameworks of the first file that imports any of ``modules``, by name."""
     for file, imports in _local_sources(source, root):

@@ -14,7 +14,7 @@ import msgspec
 
 from danlu.engine.container_options import split_volume
 from danlu.errors import UsageError
-from danlu.submission.options import ReplicaResources, TrainOptions
+from danlu.submission.options import ReplicaResources, TrainOptions, format_option_name
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.pod_template import (
@@ -198,19 +198,15 @@ def _default_types(framework: Framework) -> list[ReplicaType]:
     """Return a type that computes, for a job without numbers, unless a required one does."""
     if not set(framework.idle_types).issuperset(framework.required_types):
         return []
-    types = framework.replica_types
-    return [type for type in types if type == "Worker"] or list(types[:1])
+    default, types = framework.default_type, framework.replica_types
+    return [default if default in types else types[0]]
 
 
 def _check_types(names: Iterable[str], framework: Framework) -> None:
     known = {_normalize_type(type) for type in framework.replica_types}
     for name in names:
         if _normalize_type(name) not in known:
-            # `TunerTracker` is the option --tuner-tracker.
-            flags = [
-                "--" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type).lower()
-                for type in framework.replica_types
-            ]
+            flags = [f"--{format_option_name(type)}" for type in framework.replica_types]
             raise UsageError(
                 f"{framework.name} has no replica type {name}",
                 hint=did_you_mean(f"--{name}", flags, otherwise=f"it has {', '.join(flags)}"),

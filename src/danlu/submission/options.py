@@ -10,6 +10,7 @@ train`` and in a cell, where the ``=`` of ``NAME=VALUE`` distinguishes them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
@@ -18,6 +19,7 @@ import msgspec
 
 from danlu.submission import option_values as convert
 from danlu.submission.option_values import Converter
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.training.types import CleanPodPolicy, RestartPolicy
 
 
@@ -201,12 +203,17 @@ class JobOption(msgspec.Struct, frozen=True):
         return self.check if self.metavar else convert.boolean
 
 
+def format_option_name(name: str) -> str:
+    """Return a name in kebab case, as flags have it: ``worker``, ``tuner-tracker``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
 JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "framework",
         "NAME",
         "Framework [default: detected from the imports].",
-        ("pytorch", "tensorflow"),
+        tuple(framework.name for framework in BUILT_IN_FRAMEWORKS[:2]),
         convert.framework,
     ),
     JobOption("cpu", "Q", "CPUs of each replica: 2 or 500m.", ("2", "500m"), convert.quantity),

@@ -149,11 +149,13 @@ def _decide_active(
     deadline = _seconds_to_deadline(job, status.start_time, now=now)
     status = msgspec.structs.replace(
         status,
-        replica_statuses=build_replica_statuses(job, counts),
+        replica_statuses=build_replica_statuses(job, framework, counts),
         first_failure=find_first_failure(status.first_failure, replicas, now=now),
     )
     events = (*events, *exit_events(job, replicas))
-    final = _final_condition(job, job_replicas, counts, verdict=verdict, deadline=deadline)
+    final = _final_condition(
+        job, job_replicas, counts, framework=framework, verdict=verdict, deadline=deadline
+    )
     waits = policy.timeout is not None or status.finishing is not None
     if final is not None and final.type is ConditionType.SUCCEEDED and verdict and waits:
         return decide_finishing(
@@ -177,14 +179,14 @@ def _decide_active(
             first_failure=status.first_failure or failure_that_ended_job(replicas, now=now),
         )
         return finish_job(job, status, observed, final=final, events=events, now=now)
-    status = _apply_verdict(job, status, counts, verdict=verdict, now=now)
+    status = _apply_verdict(job, framework, status, counts, verdict=verdict, now=now)
     after = [record_outcome(replica, now=now, backoff=backoff) for replica in replicas]
     status = msgspec.structs.replace(status, records=collect_records(job_replicas, after))
     actions: tuple[Action, ...] = (
         *_delete_actions(job_replicas, after),
         *_create_actions(after, now=now),
         *events,
-        *_restart_events(job, replicas),
+        *_restart_events(job, framework, replicas),
     )
     return Decision(actions, status, _next_check(deadline, after, now=now))
 
@@ -197,17 +199,18 @@ def _final_condition(
     job_replicas: JobReplicas,
     counts: CountsByType,
     *,
+    framework: Framework,
     verdict: Verdict | None,
     deadline: float | None,
 ) -> FinalCondition | None:
     """Return the condition with which the job ends now, None if it goes on."""
     if verdict is not None and verdict.condition is ConditionType.SUCCEEDED:
         reason = messages.event_reason(job, "Succeeded")
-        message = messages.succeeded_message(job, verdict.replica_type)
+        message = messages.succeeded_message(job, framework, verdict.replica_type)
         return FinalCondition(ConditionType.SUCCEEDED, reason, message)
     replicas = job_replicas.replicas
     if verdict is not None and verdict.condition is ConditionType.FAILED:
-        return _failed_condition(job, replicas, counts, type=verdict.replica_type)
+        return _failed_condition(job, framework, counts, type=verdict.replica_type)
     reason = messages.event_reason(job, "Failed")
     due = sum(replica.state in DUE_STATES for replica in replicas)
     if exceeds_backoff_limit(job, made=job_replicas.restarts, due=due):
@@ -222,30 +225,24 @@ def _final_condition(
 
 
 def _failed_condition(
-    job: Job, replicas: Sequence[ReplicaState], counts: CountsByType, *, type: ReplicaType
+    job: Job, framework: Framework, counts: CountsByType, *, type: ReplicaType
 ) -> FinalCondition:
-    failed = [
-        replica
-        for replica in replicas
-        if replica.id.type == type and replica.state is RunState.FAILED
-    ]
-    evicted = [
-        replica for replica in failed if replica.attempt and replica.attempt.reason == EVICTED
-    ]
     count = counts.get(type, ReplicaCounts())
-    if evicted and job.kind == "MPIJob" and type == "Worker":
-        return FinalCondition(
-            ConditionType.FAILED,
-            messages.event_reason(job, EVICTED),
-            messages.evicted_message(len(evicted), count.expected),
-            event_type="Warning",
-        )
-    message = messages.failed_message(job, type, len(failed) or count.restarting)
+    if message := messages.evicted_message(job, framework, type, count):
+        reason = messages.event_reason(job, EVICTED)
+        return FinalCondition(ConditionType.FAILED, reason, message, event_type="Warning")
+    message = messages.failed_message(job, framework, type, count.failed or count.restarting)
     return FinalCondition(ConditionType.FAILED, messages.event_reason(job, "Failed"), message)
 
 
 def _apply_verdict(
-    job: Job, status: JobStatus, counts: CountsByType, *, verdict: Verdict | None, now: datetime
+    job: Job,
+    framework: Framework,
+    status: JobStatus,
+    counts: CountsByType,
+    *,
+    verdict: Verdict | None,
+    now: datetime,
 ) -> JobStatus:
     """Return the status of a job that goes on, with the verdict's condition."""
     if verdict is None:
@@ -254,10 +251,10 @@ def _apply_verdict(
     if verdict.condition is ConditionType.RESTARTING:
         reason = messages.event_reason(job, "Restarting")
         restarting = counts.get(type, ReplicaCounts()).restarting
-        message = messages.restarting_message(job, type, restarting)
+        message = messages.restarting_message(job, framework, type, restarting)
     else:
         reason = messages.event_reason(job, "Running")
-        message = messages.running_message(job, type)
+        message = messages.running_message(job, framework, type)
     return set_condition(status, verdict.condition, reason=reason, message=message, now=now)
 
 
@@ -295,7 +292,9 @@ def _create_actions(replicas: Sequence[ReplicaState], *, now: datetime) -> Itera
             yield CreateReplica(replica.id, replica.record.attempts)
 
 
-def _restart_events(job: Job, replicas: Sequence[ReplicaState]) -> Iterator[Event]:
+def _restart_events(
+    job: Job, framework: Framework, replicas: Sequence[ReplicaState]
+) -> Iterator[Event]:
     """Yield one event for each type with restarts that are counted now."""
     due = [
         replica.id.type
@@ -303,7 +302,7 @@ def _restart_events(job: Job, replicas: Sequence[ReplicaState]) -> Iterator[Even
         if replica.state in DUE_STATES and replica.needs_restart
     ]
     for type in dict.fromkeys(due):
-        message = messages.restarting_message(job, type, due.count(type))
+        message = messages.restarting_message(job, framework, type, due.count(type))
         yield Event("Warning", messages.event_reason(job, "Restarting"), message)
 
 
@@ -344,7 +343,9 @@ def _suspend_job(
     status = msgspec.structs.replace(
         status,
         records=collect_records(job_replicas, replicas),
-        replica_statuses=build_replica_statuses(job, count_replicas(job, framework, replicas)),
+        replica_statuses=build_replica_statuses(
+            job, framework, count_replicas(job, framework, replicas)
+        ),
         first_failure=find_first_failure(job.status.first_failure, replicas, now=now),
     )
     suspended_before = job.status.has_condition(ConditionType.SUSPENDED)

@@ -123,7 +123,9 @@ def decide_finishing(
     records = collect_records(job_replicas, ended)
     # What would have been restarted counts as succeeded or failed from now on.
     counts = count_replicas(job, framework, ended)
-    status = msgspec.structs.replace(status, replica_statuses=build_replica_statuses(job, counts))
+    status = msgspec.structs.replace(
+        status, replica_statuses=build_replica_statuses(job, framework, counts)
+    )
     if running and until > now and not job.run_policy.suspend:
         events = (*events, *_note_events(job, status.finishing, phase))
         if status.finishing is None:

@@ -56,19 +56,58 @@ class GeneratedFile(msgspec.Struct, frozen=True):
 
     text: str
     executable: bool = False
+    agent: bool = False
+    """Whether it runs a command in another replica: a driver with its own way replaces it."""
+
+
+class AddedImage(msgspec.Struct, frozen=True):
+    """An image that a framework adds to pods on a cluster, and the operator's flag to replace it.
+
+    Containers with an ``optional`` one are only added if it is replaced.
+    """
+
+    image: str
+    flag: str
+    help: str
+    optional: bool = False
+
+
+class Messages(msgspec.Struct, frozen=True):
+    """The messages of a job's conditions and events, as Kubeflow's operator words most of them.
+
+    They are templates with ``{kind}``, ``{name}``, ``{namespace}``, the ``{type}`` that decides and
+    the ``{count}`` of its replicas that failed. With ``evicted`` set, evictions are a reason of
+    their own; of ``{expected}`` replicas ``{count}`` were evicted.
+    """
+
+    running: str = "{kind} {name} is running."
+    succeeded: str = "{kind} {name} is successfully completed."
+    restarting: str = "{kind} {name} is restarting because {count} {type} replica(s) failed."
+    failed: str = "{kind} {name} is failed because {count} {type} replica(s) failed."
+    failed_by_exit_code: str = 'job "{name}" is failing because "{type}" replica(s) failed.'
+    evicted: str = ""
+
+
+QUALIFIED_MESSAGES = Messages(
+    running="{kind} {namespace}/{name} is running.",
+    succeeded="{kind} {namespace}/{name} successfully completed.",
+)
+"""Those of several kinds if a worker decides instead of a master."""
 
 
 class ReplicaCounts(msgspec.Struct, frozen=True):
     """How many replicas of one type are in which state.
 
     Each of the ``expected`` replicas is counted at most once. ``failed`` ones failed permanently,
-    ``restarting`` ones failed and will be restarted. ``first_succeeded`` is about index 0.
+    ``evicted`` ones are those of them that were evicted; ``restarting`` ones failed and will be
+    restarted. ``first_succeeded`` is about index 0.
     """
 
     expected: int = 0
     active: int = 0
     succeeded: int = 0
     failed: int = 0
+    evicted: int = 0
     restarting: int = 0
     first_succeeded: bool = False
 
@@ -110,14 +149,29 @@ class Framework(ABC):
     replicas_field: ClassVar[str]
     """The key of the map of replica specs in ``spec``, such as ``pytorchReplicaSpecs``."""
 
-    spec_options: ClassVar[tuple[str, ...]] = ()
-    """Further fields that ``spec`` may have, including ``elasticPolicy`` and ``successPolicy``."""
+    spec_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Further fields that ``spec`` may have, with their OpenAPI schemas, ``{}`` for any value.
+
+    Those of ``elasticPolicy``, ``successPolicy`` and ``cleanPodPolicy`` are known.
+    """
+
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Python modules: a script that imports one of them is run with this framework."""
+
+    starts_processes: ClassVar[bool] = False
+    """Whether that holds whatever else a script imports to compute with (``mpi4py``)."""
 
     replica_types: ClassVar[tuple[ReplicaType, ...]]
     """All replica types, in the order in which they decide the outcome."""
 
     driver_types: ClassVar[tuple[ReplicaType, ...]]
     """The types whose success is the job's: the first of these that a job has is its driver."""
+
+    default_type: ClassVar[ReplicaType] = ReplicaType("Worker")
+    """The type of a job without numbers of replicas, unless a required type computes."""
+
+    scaled_type: ClassVar[ReplicaType | None] = None
+    """The type whose number may change at any time: the scale subresource, an elastic policy."""
 
     required_types: ClassVar[tuple[ReplicaType, ...]] = ()
     """The types that every job must have."""
@@ -158,6 +212,21 @@ class Framework(ABC):
     services: ClassVar[bool] = True
     """Whether each replica gets a Service on a cluster."""
 
+    files_directory: ClassVar[str] = "/etc/danlu"
+    """The directory of :meth:`files` in containers."""
+
+    added_images: ClassVar[tuple[AddedImage, ...]] = ()
+    """Images of containers that :meth:`mutate_pod` adds."""
+
+    operator_rules: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """The PolicyRules (RBAC) that the operator needs for :meth:`files` and :meth:`extra_objects`.
+
+    They include what roles among these objects grant.
+    """
+
+    thread_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables, besides OpenMP's, with the number of threads that the library starts."""
+
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""
 
@@ -166,6 +235,19 @@ class Framework(ABC):
     @abstractmethod
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the environment variables of one replica, in order."""
+
+    @property
+    def operator_name(self) -> str:
+        """The value of the label ``operator-name``."""
+        return f"{self.kind.lower()}-controller"
+
+    def messages(self, type: ReplicaType) -> Messages:
+        """Return the messages of a job whose outcome ``type`` decides."""
+        return Messages()
+
+    def pod_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name of a replica's pod, and of its Service."""
+        return f"{job.name}-{replica}"
 
     def driver_type(self, job: Job) -> ReplicaType:
         """Return the type whose success is the job's."""

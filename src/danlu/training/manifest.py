@@ -69,7 +69,7 @@ def _build_job(document: Mapping[str, Any], framework: Framework) -> Job:
         replicas=replicas,
         run_policy=_parse_run_policy(spec),
         success_policy=spec.get("successPolicy") or "",
-        elastic_policy=_parse_elastic_policy(spec, replicas),
+        elastic_policy=_parse_elastic_policy(spec, replicas, framework.scaled_type),
         options=_framework_options(spec, framework),
         status=read_status(document.get("status") or {}),
         deleting=metadata.get("deletionTimestamp") is not None,
@@ -165,8 +165,6 @@ def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- defaults -------------------------------------------------------------------------------------
 
-_WORKER = ReplicaType("Worker")
-
 
 def _build_replica_spec(
     spec: Mapping[str, Any], type: ReplicaType, framework: Framework
@@ -192,18 +190,20 @@ def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
 
 
 def _parse_elastic_policy(
-    spec: Mapping[str, Any], replicas: Mapping[ReplicaType, ReplicaSpec]
+    spec: Mapping[str, Any],
+    replicas: Mapping[ReplicaType, ReplicaSpec],
+    scaled: ReplicaType | None,
 ) -> ElasticPolicy | None:
-    """Parse ``spec.elasticPolicy``; a missing bound is the other one, or the number of workers."""
+    """Parse ``spec.elasticPolicy``; a missing bound is the other one, or the number of replicas."""
     if spec.get("elasticPolicy") is None:
         return None
     policy = convert_value(_drop_unset(spec["elasticPolicy"]), ElasticPolicy)
     low, high = policy.min_replicas, policy.max_replicas
-    workers = replicas[_WORKER].replicas if _WORKER in replicas else None
+    number = replicas[scaled].replicas if scaled and scaled in replicas else None
     return msgspec.structs.replace(
         policy,
-        min_replicas=_first_set(low, high, workers),
-        max_replicas=_first_set(high, low, workers),
+        min_replicas=_first_set(low, high, number),
+        max_replicas=_first_set(high, low, number),
     )
 
 

@@ -443,7 +443,7 @@ def build_manifest_check(framework: Framework) -> FieldCheck:
     known = {
         "elasticPolicy": record_check(ELASTIC_POLICY),
         "successPolicy": check_text,
-        "cleanPodPolicy": RUN_POLICY["cleanPodPolicy"],  # MPIJob only; older than runPolicy
+        "cleanPodPolicy": RUN_POLICY["cleanPodPolicy"],  # older than runPolicy
     }
     options = {name: known.get(name, any_value) for name in framework.spec_options}
     replicas = {framework.replicas_field: map_check(check_replica, empty=False)}

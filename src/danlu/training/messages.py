@@ -1,18 +1,16 @@
 """Messages of conditions and events, verbatim those of Kubeflow's operator.
 
-People search their logs for them, and the operator (1.9; 1.7 for MXJob) words them slightly
-differently for each kind. Sources: ``UpdateJobStatus`` of each controller,
-``pkg/controller.v1/common``.
+People search their logs for them, and the operator (1.9; 1.7 for MXJob) words some of them
+differently for each kind: these are the framework's. Sources: ``UpdateJobStatus`` of each
+controller, ``pkg/controller.v1/common``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from danlu.training.framework import Framework, ReplicaCounts
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy
-
-QUALIFIED = ("PyTorchJob", "PaddleJob", "JAXJob")
-"""Kinds whose messages include the namespace if a worker decides instead of a master."""
 
 MAX_LISTED_REPLICAS = 5
 
@@ -27,40 +25,34 @@ def created_message(job: Job) -> str:
     return f"{job.kind} {job.name} is created."
 
 
-def running_message(job: Job, type: ReplicaType) -> str:
+def running_message(job: Job, framework: Framework, type: ReplicaType) -> str:
     """Report that a replica of the deciding type is running."""
-    return f"{job.kind} {_qualified_name(job, type)} is running."
+    return _fill_template(framework.messages(type).running, job, type)
 
 
-def succeeded_message(job: Job, type: ReplicaType) -> str:
+def succeeded_message(job: Job, framework: Framework, type: ReplicaType) -> str:
     """Report that the job succeeded."""
-    name = _qualified_name(job, type)
-    completed = "successfully" if "/" in name else "is successfully"
-    return f"{job.kind} {name} {completed} completed."
+    return _fill_template(framework.messages(type).succeeded, job, type)
 
 
-def restarting_message(job: Job, type: ReplicaType, count: int) -> str:
+def restarting_message(job: Job, framework: Framework, type: ReplicaType, count: int) -> str:
     """Report how many replicas of a type are restarted."""
-    if job.kind == "TFJob":
-        return f"job {job.name} is restarting because {type} replica(s) failed."
-    return (
-        f"{_message_kind(job)} {job.name} is restarting because {count} {type} replica(s) failed."
-    )
+    return _fill_template(framework.messages(type).restarting, job, type, count)
 
 
-def failed_message(job: Job, type: ReplicaType, count: int) -> str:
+def failed_message(job: Job, framework: Framework, type: ReplicaType, count: int) -> str:
     """Report that the job failed, and how many replicas of a type failed permanently."""
-    if _fails_by_exit_code(job, type):
-        return f'job "{job.name}" is failing because "{type}" replica(s) failed.'
-    if job.kind == "TFJob":
-        name = f"{job.namespace}/{job.name}"
-        return f"TFJob {name} has failed because {count} {type} replica(s) failed."
-    return f"{_message_kind(job)} {job.name} is failed because {count} {type} replica(s) failed."
+    words, spec = framework.messages(type), job.replicas.get(type)
+    by_code = spec is not None and spec.restart_policy is RestartPolicy.EXIT_CODE
+    return _fill_template(words.failed_by_exit_code if by_code else words.failed, job, type, count)
 
 
-def evicted_message(count: int, total: int) -> str:
-    """Report that an MPIJob failed because workers were evicted."""
-    return f"{count}/{total} workers are evicted"
+def evicted_message(
+    job: Job, framework: Framework, type: ReplicaType, counts: ReplicaCounts
+) -> str:
+    """Report that the job failed because replicas were evicted; empty if that does not matter."""
+    template = framework.messages(type).evicted if counts.evicted else ""
+    return _fill_template(template, job, type, counts.evicted, counts.expected)
 
 
 def backoff_limit_message(job: Job) -> str:
@@ -96,17 +88,14 @@ def name_some(replicas: Sequence[ReplicaId]) -> str:
     return f"{names} and {more} more" if more > 0 else names
 
 
-def _qualified_name(job: Job, type: ReplicaType) -> str:
-    worker = job.kind in QUALIFIED and type == "Worker"
-    return f"{job.namespace}/{job.name}" if worker or job.kind == "TFJob" else job.name
-
-
-def _message_kind(job: Job) -> str:
-    return "mxjob" if job.kind == "MXJob" else job.kind
-
-
-def _fails_by_exit_code(job: Job, type: ReplicaType) -> bool:
-    """Return whether the message comes from the part of the operator that all kinds share."""
-    spec = job.replicas.get(type)
-    policy = spec.restart_policy if spec is not None else RestartPolicy.NEVER
-    return policy is RestartPolicy.EXIT_CODE and job.kind != "MPIJob"
+def _fill_template(
+    template: str, job: Job, type: ReplicaType, count: int = 0, expected: int = 0
+) -> str:
+    return template.format(
+        kind=job.kind,
+        name=job.name,
+        namespace=job.namespace,
+        type=type,
+        count=count,
+        expected=expected,
+    )

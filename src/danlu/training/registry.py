@@ -8,11 +8,11 @@ package that cannot be loaded is an error only for those who ask for its framewo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
-from danlu.training.frameworks import jax, mpi, mxnet, paddle, pytorch, tensorflow, xgboost
 from danlu.util.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "danlu.frameworks"
 
-BUILT_IN_FRAMEWORKS: tuple[Framework, ...] = (
-    pytorch.FRAMEWORK,
-    tensorflow.FRAMEWORK,
-    mpi.FRAMEWORK,
-    xgboost.FRAMEWORK,
-    paddle.FRAMEWORK,
-    jax.FRAMEWORK,
-    mxnet.FRAMEWORK,
+_MODULES = (
+    "pytorch",
+    "tensorflow",
+    "mpi",
+    "xgboost",
+    "paddle",
+    "jax",
+    "mxnet",
 )
+
+BUILT_IN_FRAMEWORKS: tuple[Framework, ...] = tuple(
+    import_module(f"danlu.training.frameworks.{name}").FRAMEWORK for name in _MODULES
+)
+
+DEFAULT_FRAMEWORK = BUILT_IN_FRAMEWORKS[0]
+"""The framework that serves any program: it sets the most common variables (``RANK`` …)."""
 
 _REQUIRED_ATTRIBUTES = (
     "name",

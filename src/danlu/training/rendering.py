@@ -14,7 +14,6 @@ from danlu.training.pod_template import (
     replace_metadata,
     replace_spec,
 )
-from danlu.training.topology import replica_name
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 _PREFIX = "training.kubeflow.org"
@@ -45,7 +44,7 @@ def render_pod(
     template = replace_spec(template, {"restartPolicy": _pod_restart_policy(job, replica.type)})
     if for_cluster:
         template = framework.mutate_pod(job, replica, topology, template)
-    metadata = {"name": replica_name(job, replica), "namespace": job.namespace}
+    metadata = {"name": framework.pod_name(job, replica), "namespace": job.namespace}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -58,7 +57,7 @@ def type_labels(job: Job, framework: Framework, type: ReplicaType) -> dict[str, 
     """Return the labels that select all replicas of one type."""
     return {
         JOB_NAME: job.name,
-        OPERATOR_NAME: f"{framework.kind.lower()}-controller",
+        OPERATOR_NAME: framework.operator_name,
         REPLICA_TYPE: type.lower(),
     }
 

@@ -16,8 +16,10 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.training import messages
 from danlu.training.framework import Framework, ReplicaCounts
+from danlu.training.rendering import type_labels
 from danlu.training.restarts import (
     COMPLETED,
+    EVICTED,
     count_restart,
     current_attempt,
     exit_reason,
@@ -37,9 +39,6 @@ from danlu.training.types import (
     ReplicaType,
     RestartBackoff,
 )
-
-SCALABLE_KINDS = ("PyTorchJob", "PaddleJob", "JAXJob")
-"""Kinds with a scale subresource, which reads the label selector from the status."""
 
 
 class RunState(Enum):
@@ -80,6 +79,12 @@ class ReplicaState(msgspec.Struct, frozen=True):
         return self.attempt.exit_code if self.attempt is not None else None
 
     @property
+    def is_eviction(self) -> bool:
+        """Whether it failed permanently because it was evicted."""
+        attempt = self.attempt
+        return self.state is RunState.FAILED and attempt is not None and attempt.reason == EVICTED
+
+    @property
     def needs_restart(self) -> bool:
         """Whether it failed and is waiting for its next attempt.
 
@@ -113,24 +118,25 @@ class JobReplicas(msgspec.Struct, frozen=True):
         return sum(record.restarts for record in records)
 
 
-def desired_replicas(job: Job, type: ReplicaType) -> int:
-    """Return the number of replicas of a type, for workers within the elastic policy's bounds."""
+def desired_replicas(job: Job, type: ReplicaType, framework: Framework) -> int:
+    """Return the number of replicas of a type, within the elastic policy's bounds."""
     number = job.replicas[type].replicas
     elastic = job.elastic_policy
-    if elastic is None or type != "Worker":
+    if elastic is None or type != framework.scaled_type:
         return number
     if elastic.max_replicas is not None:
         number = min(number, elastic.max_replicas)
     return max(number, elastic.min_replicas or 0)
 
 
-def replica_ids(job: Job) -> Iterator[ReplicaId]:
+def replica_ids(job: Job, framework: Framework) -> Iterator[ReplicaId]:
     """Yield all replicas that a job should have, in order."""
     for type in job.replicas:
-        yield from (ReplicaId(type, index) for index in range(desired_replicas(job, type)))
+        number = desired_replicas(job, type, framework)
+        yield from (ReplicaId(type, index) for index in range(number))
 
 
-def with_replicas(job: Job, numbers: Mapping[str, int]) -> Job:
+def with_replicas(job: Job, numbers: Mapping[str, int], framework: Framework) -> Job:
     """Return the job with other numbers of replicas, by type (case-insensitive).
 
     Raises :class:`UsageError` for an unknown type, and for a number outside the job's limits.
@@ -144,13 +150,13 @@ def with_replicas(job: Job, numbers: Mapping[str, int]) -> Job:
                 f"job {job.name} has no replicas of type {name}",
                 hint=f"valid types: {', '.join(job.replicas)}",
             )
-        _check_replica_count(job, type, number)
+        _check_replica_count(job, type, number, framework)
         replicas[type] = msgspec.structs.replace(replicas[type], replicas=number)
     return msgspec.structs.replace(job, replicas=replicas)
 
 
-def _check_replica_count(job: Job, type: ReplicaType, number: int) -> None:
-    elastic = job.elastic_policy if type == "Worker" else None
+def _check_replica_count(job: Job, type: ReplicaType, number: int, framework: Framework) -> None:
+    elastic = job.elastic_policy if type == framework.scaled_type else None
     minimum = (elastic.min_replicas if elastic else None) or 0
     maximum = elastic.max_replicas if elastic else None
     if number < minimum or (maximum is not None and number > maximum):
@@ -174,7 +180,7 @@ def observe_replicas(job: Job, observed: ObservedReplicas, framework: Framework)
     replicas = tuple(
         _replica_state(ReplicaId(type, index), attempts, job=job, framework=framework)
         for type in types_in_order(job, framework)
-        for index in range(desired_replicas(job, type))
+        for index in range(desired_replicas(job, type, framework))
     )
     # Those that the job has were taken out of `attempts`.
     scaled_down = {str(id): seen for id, seen in attempts.items() if _had_replica(job, id)}
@@ -343,19 +349,22 @@ def count_replicas(
     """
     states: Counter[tuple[ReplicaType, RunState]] = Counter()
     restarting: Counter[ReplicaType] = Counter()
+    evicted: Counter[ReplicaType] = Counter()
     first_succeeded: set[ReplicaType] = set()
     for replica in replicas:
         type = replica.id.type
         states[type, replica.state] += 1
         restarting[type] += replica.needs_restart
+        evicted[type] += replica.is_eviction
         if replica.id.index == 0 and replica.state is RunState.SUCCEEDED:
             first_succeeded.add(type)
     return {
         type: ReplicaCounts(
-            expected=desired_replicas(job, type),
+            expected=desired_replicas(job, type, framework),
             active=states[type, RunState.ACTIVE],
             succeeded=states[type, RunState.SUCCEEDED],
             failed=states[type, RunState.FAILED],
+            evicted=evicted[type],
             restarting=restarting[type],
             first_succeeded=type in first_succeeded,
         )
@@ -364,7 +373,7 @@ def count_replicas(
 
 
 def build_replica_statuses(
-    job: Job, counts: Mapping[ReplicaType, ReplicaCounts]
+    job: Job, framework: Framework, counts: Mapping[ReplicaType, ReplicaCounts]
 ) -> dict[ReplicaType, ReplicaStatus]:
     """Return Kubeflow's ``replicaStatuses``; ``failed`` includes replicas to be restarted."""
     return {
@@ -372,7 +381,7 @@ def build_replica_statuses(
             active=count.active,
             succeeded=count.succeeded,
             failed=count.failed + count.restarting,
-            selector=_scale_selector(job, type),
+            selector=_scale_selector(job, framework, type),
         )
         for type, count in counts.items()
     }
@@ -386,12 +395,9 @@ def fold_counts(statuses: Mapping[ReplicaType, ReplicaStatus]) -> dict[ReplicaTy
     }
 
 
-def _scale_selector(job: Job, type: ReplicaType) -> str:
-    if job.kind not in SCALABLE_KINDS:
+def _scale_selector(job: Job, framework: Framework, type: ReplicaType) -> str:
+    """Return the label selector that the scale subresource reads from the status."""
+    if framework.scaled_type is None:
         return ""
-    labels = {
-        "job-name": job.name,
-        "operator-name": f"{job.kind.lower()}-controller",
-        "replica-type": type.lower(),
-    }
-    return ",".join(f"training.kubeflow.org/{key}={value}" for key, value in labels.items())
+    labels = type_labels(job, framework, type)
+    return ",".join(f"{key}={value}" for key, value in labels.items())

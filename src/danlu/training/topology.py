@@ -9,13 +9,6 @@ from danlu.training.framework import Framework, PodTemplate
 from danlu.training.pod_template import list_containers
 from danlu.training.types import Job, ReplicaId
 
-_DIRECTORY = "/etc/mpi"
-
-
-def replica_name(job: Job, replica: ReplicaId) -> str:
-    """Return the name of a replica's pod and Service: ``<job>-<type>-<index>``."""
-    return f"{job.name}-{replica}"
-
 
 def declared_port(job: Job, replica: ReplicaId, framework: Framework) -> int:
     """Return the port that a template declares under the framework's name, or the default."""
@@ -29,16 +22,15 @@ class ServiceTopology:
     """The topology on Kubernetes: headless Services in the job's namespace.
 
     ``cluster_domain`` is appended to qualified names (the operator's ``CUSTOM_CLUSTER_DOMAIN``).
-    ``framework`` is that of the job's kind; it is looked up if not given.
     """
 
     job: Job
+    framework: Framework
     cluster_domain: str = ""
-    framework: Framework | None = None
 
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         """Return the name of its Service; a ``qualified`` one includes the namespace."""
-        name = replica_name(self.job, replica)
+        name = self.framework.pod_name(self.job, replica)
         if not qualified:
             return name
         domain = f".{self.cluster_domain}" if self.cluster_domain else ""
@@ -46,17 +38,11 @@ class ServiceTopology:
 
     def port(self, replica: ReplicaId) -> int:
         """Return the port its template declares."""
-        return declared_port(self.job, replica, self.framework or _job_framework(self.job))
+        return declared_port(self.job, replica, self.framework)
 
     def directory(self, replica: ReplicaId) -> str:
         """Return where the ConfigMap with the framework's files is mounted."""
-        return _DIRECTORY
-
-
-def _job_framework(job: Job) -> Framework:
-    from danlu.training.registry import find_framework
-
-    return find_framework(job.kind)
+        return self.framework.files_directory
 
 
 def _declared_ports(template: PodTemplate, framework: Framework) -> Iterator[int]:

@@ -97,6 +97,9 @@ class RunPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     managed_by: str = ""
 
 
+RDZV_BACKENDS = ("c10d", "etcd", "etcd-v2")
+
+
 class ElasticPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """How many workers a job may have and how they rendezvous (``spec.elasticPolicy``).
 

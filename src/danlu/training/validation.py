@@ -114,7 +114,8 @@ def _last_replicas(document: Mapping[str, Any], framework: Framework) -> Iterato
     """Yield the last replica that each type can have, also after scaling up."""
     elastic = as_mapping(as_mapping(document.get("spec")).get("elasticPolicy"))
     for name, spec in _replica_specs(document, framework).items():
-        limit = elastic.get("maxReplicas") if name.casefold() == "worker" else None
+        scaled = match_replica_type(name, framework) == framework.scaled_type
+        limit = elastic.get("maxReplicas") if scaled else None
         yield _last_replica(name, as_mapping(spec).get("replicas"), limit)
 
 

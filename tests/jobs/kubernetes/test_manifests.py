@@ -30,7 +30,7 @@ def template(ready: PreparedJob) -> dict[str, Any]:
 def done(ready: PreparedJob, root: Path) -> PodRun:
     framework = find_framework("pytorch")
     result = read_job(ready.job, framework)
-    pod = render_pod(result, framework, worker(), ServiceTopology(result))
+    pod = render_pod(result, framework, worker(), ServiceTopology(result, framework))
     maps = {} if ready.code is None else {ready.code["metadata"]["name"]: ready.code}
     return run_pod(pod, maps, root)
 

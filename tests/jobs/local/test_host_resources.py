@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.engine.cgroup import cpu_quota
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.host_resources import available_cores, thread_environment, thread_variables
+from danlu.sandbox.launcher.cgroup import cpu_quota
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
 from danlu.training.replicas import replica_ids
@@ -42,7 +42,7 @@ def threads_of(
     }
     job = read_job(document, framework)
     replica = ReplicaId(ReplicaType(type), 0)
-    everyone = tuple(replica_ids(job))
+    everyone = tuple(replica_ids(job, framework))
     result = thread_environment(job, framework, replica, members=everyone, cores=cores)
     assert set(result) in (set(), set(NAMES))
     assert len(set(result.values())) <= 1
@@ -202,4 +202,4 @@ def test_no_cpu_limit_without_a_quota(tmp_path: Path, text: str) -> None:
 
 
 def test_all_thread_variables_have_the_same_value() -> None:
-    assert thread_variables(3) == dict.fromkeys(NAMES, "3")
+    assert thread_variables(3, find_framework("mpi")) == dict.fromkeys(NAMES, "3")

@@ -53,7 +53,7 @@ async def test_a_job_has_the_pods_that_its_framework_renders(
     for replica in (
         ReplicaId(ReplicaType(type), i) for type, n in SIZES[kind].items() for i in range(n)
     ):
-        expected = render_pod(job, framework, replica, ServiceTopology(job))
+        expected = render_pod(job, framework, replica, ServiceTopology(job, framework))
         pod = await site.pod(expected["metadata"]["name"])
         labels = pod["metadata"]["labels"]
         assert labels == expected["metadata"]["labels"]
@@ -155,7 +155,7 @@ async def test_workers_wait_for_their_master_only_if_configured(
         await site.submit("PyTorchJob", "plain", Master=1, Worker=1)
         await site.wait_for_pods("plain-master-0", "plain-worker-0")
     assert "initContainers" not in (await site.pod("plain-worker-0"))["spec"]
-    async with site.operator_runs(wait_for_master="example/wait:1"):
+    async with site.operator_runs(images={"alpine:3.10": "example/wait:1"}):
         await site.submit("PyTorchJob", "waiting", Master=1, Worker=1)
 
         async def pod_exists() -> bool:

@@ -28,7 +28,7 @@ def orphan(site: OperatorNamespace, name: str = "job") -> Manifest:
     document["metadata"] = {"name": name, "namespace": site.space}
     job = read_job(document, PYTORCH)
     replica = ReplicaId(ReplicaType("Worker"), 0)
-    return render_pod(job, PYTORCH, replica, ServiceTopology(job))
+    return render_pod(job, PYTORCH, replica, ServiceTopology(job, PYTORCH))
 
 
 async def owner(site: OperatorNamespace, name: str) -> str:

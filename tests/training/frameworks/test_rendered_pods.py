@@ -33,7 +33,7 @@ def _format_field(variable: dict[str, Any]) -> str:
 
 def render_variables(framework: Framework, job: Job) -> dict[str, dict[str, Shown]]:
     """Return the variables added to cluster pods, by replica and container."""
-    topology = ServiceTopology(job)
+    topology = ServiceTopology(job, framework)
     results: dict[str, dict[str, Shown]] = {}
     for replica in members_of(job):
         pod = render_pod(job, framework, replica, topology)
@@ -63,5 +63,5 @@ def test_rendering_does_not_change_the_template(name: str) -> None:
     before = repr(pod)
     job = job_of(framework, dict.fromkeys(framework.replica_types, 1), pod=pod)
     for replica in members_of(job):
-        render_pod(job, framework, replica, ServiceTopology(job))
+        render_pod(job, framework, replica, ServiceTopology(job, framework))
     assert repr(pod) == before

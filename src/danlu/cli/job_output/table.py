@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from danlu.cli.terminal import text_width
+from danlu.cli.terminal import DRAWING_MARGIN, text_width
 from danlu.jobs.types import JobView, ReplicaView
 from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
@@ -124,7 +124,7 @@ def _progress_line(progress: TrainingProgress, width: int, unicode: bool) -> Lin
 
 def _truncate_line(line: Line, width: int) -> Line:
     """Cut a line so that the terminal does not wrap it."""
-    truncated, room = [], width - 1
+    truncated, room = [], width - DRAWING_MARGIN
     for part in line:
         if room <= 0:
             break

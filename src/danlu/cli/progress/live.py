@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from danlu.cli.progress.plain import truncate_text
-from danlu.cli.terminal import Terminal, text_width
+from danlu.cli.terminal import DRAWING_MARGIN, Terminal, text_width
 from danlu.graph.progress import Ended, Event, Finished, Log
 from danlu.project.build_view_model import (
     MAX_VERTICES_PER_BRANCH,
@@ -45,7 +45,7 @@ _BAR_LENGTH = 20
 #: Columns for the name before a bar, so that the bars of short names are aligned.
 _BAR_NAME_WIDTH = 24
 #: Columns for what follows the bar: bytes and time.
-_BAR_MARGIN = 42
+_BAR_MARGIN = 44
 _MIN_BAR_WIDTH = 80
 
 #: dpkg writes thousands of lines for a base system, which say nothing about a build that works.
@@ -202,7 +202,8 @@ class LiveBuildRenderer:
             mark = f"{spinner[frame % len(spinner)]} " if row.spins else ""
             indent = len(row.left) - len(row.left.lstrip())
             left = row.left[:indent] + mark + row.left[indent:]
-            gap = max(1, width - 1 - text_width(left) - len(row.right)) if row.right else 0
+            room = width - DRAWING_MARGIN - text_width(left) - len(row.right)
+            gap = max(1, room) if row.right else 0
             end = "\n" if index < len(rows) - 1 else ""
             text.append(left, style=row.style)
             text.append(" " * gap + row.right + end, style="dim")
@@ -310,5 +311,5 @@ class _RowBudget:
 def _fit_row(row: ProgressRow, width: int) -> ProgressRow:
     """Cut the left part of a row so that the right part fits behind it."""
     mark = 2 if row.spins else 0
-    room = width - 1 - mark - (len(row.right) + 1 if row.right else 0)
+    room = width - DRAWING_MARGIN - mark - (len(row.right) + 1 if row.right else 0)
     return ProgressRow(truncate_text(row.left, max(8, room)), row.right, row.style, row.spins)

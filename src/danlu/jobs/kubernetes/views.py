@@ -16,7 +16,7 @@ from danlu.kube.pod_waiting import STARTING, waiting_reason
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
-from danlu.training.names import LABELS_ANNOTATION, STOPPED_ANNOTATION
+from danlu.training.names import STOPPED_ANNOTATION
 from danlu.training.pod_template import expand_references, find_main_container
 from danlu.training.progress import TrainingProgress
 from danlu.training.replicas import replica_ids
@@ -88,23 +88,14 @@ def build_view(
         status=status,
         replicas=tuple(
             _add_event_warning(view, pod, job, warned or {})
-            for view, pod in _replica_views(job, newest, framework.container)
+            for view, pod in _replica_views(job, newest, framework)
         ),
         progress=_decode_progress(report),
         warnings=(*_job_warnings(found, framework, now), *job_notes(status)),
         created=found.metadata.creation_timestamp,
         where=where,
-        labels=_submitted_labels(found),
+        labels=found.submitted_labels,
     )
-
-
-def _submitted_labels(found: JobObject) -> dict[str, str]:
-    """Return the labels of the submission; empty for jobs not submitted by danlu."""
-    text = found.metadata.annotations.get(LABELS_ANNOTATION, "{}")
-    try:
-        return decode_json(text, dict[str, str])
-    except msgspec.MsgspecError:
-        return {}
 
 
 def _status_and_state(
@@ -226,14 +217,14 @@ def newest_pods(
 
 
 def _replica_views(
-    job: Job, pods: Mapping[ReplicaId, PodObject], container: str
+    job: Job, pods: Mapping[ReplicaId, PodObject], framework: Framework
 ) -> Iterator[tuple[ReplicaView, PodObject | None]]:
-    for id in replica_ids(job):
+    for id in replica_ids(job, framework):
         pod, record = pods.get(id), job.status.record(id)
         if pod is None:
             yield _replica_without_pod(job, id, record), None
         else:
-            yield _replica_from_pod(pod, id, record, container=container), pod
+            yield _replica_from_pod(pod, id, record, container=framework.container), pod
 
 
 def _add_event_warning(

@@ -15,23 +15,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from danlu.engine.cgroup import cpu_quota
 from danlu.engine.gpu.provider import list_gpu_choices
 from danlu.engine.gpu.selection import GpuChoice, limit_to_visible
 from danlu.errors import MachineError
+from danlu.sandbox.launcher.cgroup import cpu_quota
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.training.types import Job, ReplicaId, ReplicaType
 from danlu.util.quantity import parse_quantity
 
 # Read by OpenMP (PyTorch, XGBoost, MXNet, Paddle, scikit-learn), and by MKL, OpenBLAS and numexpr
 # if their own variables are not set.
 _OPENMP_THREADS = "OMP_NUM_THREADS"
-# TensorFlow's pool for one operation (tensorflow/core/common_runtime/local_device.cc). The pool for
-# independent operations keeps its size, because operations of parameter servers block in it.
-_TENSORFLOW_THREADS = "TF_NUM_INTRAOP_THREADS"
-# XLA's CPU thread pool, used by JAX (xla/pjrt/cpu/cpu_client.cc, DefaultThreadPoolSize).
-_XLA_THREADS = "NPROC"
 
 _NVIDIA_SMI_TIMEOUT = 30
 
@@ -67,12 +63,14 @@ def thread_environment(
     limit = _cpu_limit(job, framework, replica.type)
     computing = sum(member.type not in framework.idle_types for member in members)
     share = cores / max(computing, 1) if limit is None else min(limit, cores)
-    return thread_variables(max(1, int(share / processes)))
+    return thread_variables(max(1, int(share / processes)), framework)
 
 
-def thread_variables(threads: int) -> dict[str, str]:
-    """Return the thread-count variables of all frameworks' libraries."""
-    return dict.fromkeys((_OPENMP_THREADS, _TENSORFLOW_THREADS, _XLA_THREADS), str(threads))
+def thread_variables(threads: int, framework: Framework) -> dict[str, str]:
+    """Return the thread-count variables of all frameworks' libraries: scripts use several."""
+    known = (*BUILT_IN_FRAMEWORKS, framework)
+    names = (name for framework in known for name in framework.thread_variables)
+    return dict.fromkeys((_OPENMP_THREADS, *names), str(threads))
 
 
 def _cpu_limit(job: Job, framework: Framework, type: ReplicaType) -> float | None:

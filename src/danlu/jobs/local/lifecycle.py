@@ -16,9 +16,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from danlu.engine.types import ContainerExit, RunningContainer
+from danlu.engine.types import RunningContainer
 from danlu.errors import DanluError
-from danlu.jobs.local.pod import ContainerSpec, ReplicaEngine
+from danlu.jobs.local.pod import ReplicaContainer, ReplicaEngine
+from danlu.sandbox.types import ContainerExit
 
 #: What a program gets of a grace period that its hook has used up (kubelet's
 #: ``minimumGracePeriodInSeconds``).
@@ -32,7 +33,7 @@ class ManagedContainer:
     """
 
     def __init__(
-        self, running: RunningContainer, spec: ContainerSpec, engine: ReplicaEngine
+        self, running: RunningContainer, spec: ReplicaContainer, engine: ReplicaEngine
     ) -> None:
         self.running = running
         self.failure = ""

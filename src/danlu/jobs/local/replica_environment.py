@@ -14,7 +14,7 @@ from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings
 from danlu.jobs.local.pod import ReplicaEngine
 from danlu.jobs.local.pod_fields import describe_unread_fields
 from danlu.jobs.local.progress_server import CREDENTIALS_MOUNT, ProgressServer
-from danlu.jobs.local.topology import FILES_MOUNT, runs_in_container
+from danlu.jobs.local.topology import runs_in_container
 from danlu.jobs.local.volumes import create_volumes, remove_volumes, resolve_volumes
 from danlu.jobs.types import Submission
 from danlu.sandbox import userns
@@ -30,9 +30,6 @@ from danlu.util.paths import Paths
 CHECKPOINTS_MOUNT = "/run/danlu-checkpoints"
 CHECKPOINT_VARIABLE = "DANLU_CHECKPOINT_DIR"
 """Variable with the directory of checkpoints (``danlu.checkpoint_dir``)."""
-
-MPI_AGENT = "kubexec.sh"
-"""The script with which MPI starts its daemons: ``kubectl exec`` on a cluster, our agent here."""
 
 
 class ReplicaEnvironment:
@@ -121,7 +118,7 @@ class ReplicaEnvironment:
 
     def mounts(self, replica: ReplicaId) -> tuple[Mount, ...]:
         """Return the mounts of all containers: the framework's files and progress credentials."""
-        mounts = [Mount(FILES_MOUNT, self._job_dir.files, readonly=True)]
+        mounts = [Mount(self._framework.files_directory, self._job_dir.files, readonly=True)]
         if _create_checkpoint_directory(self._checkpoints):
             mounts.append(Mount(CHECKPOINTS_MOUNT, self._checkpoints))
         if self._progress is not None and self._progress.port is not None:
@@ -166,11 +163,9 @@ def _settings_paths(settings: SupervisorSettings) -> Paths:
 def write_framework_files(
     job_dir: JobDirectory, files: Mapping[str, GeneratedFile], *, python: str
 ) -> None:
-    """Write the framework's files, replacing MPI's agent with ours."""
+    """Write the framework's files, with our agent instead of one that needs a cluster."""
     for name, file in files.items():
-        text = file.text
-        if name == MPI_AGENT:
-            text = _write_agent(job_dir, python)
+        text = _write_agent(job_dir, python) if file.agent else file.text
         mode = 0o755 if file.executable else 0o644
         write_atomic(job_dir.files / name, text.encode(), mode=mode, sync=False)
 

@@ -306,7 +306,7 @@ class Supervisor:
             framework=self._framework.name,
             state=self._current_state(latest),
             status=self._job.status,
-            replicas=replica_views(self._job, latest, self._replicas.used),
+            replicas=replica_views(self._job, self._framework, latest, self._replicas.used),
             progress=self._progress,
             warnings=(
                 *self._replicas.warnings(),
@@ -346,7 +346,7 @@ class Supervisor:
                 policy = msgspec.structs.replace(self._job.run_policy, suspend=request.suspended)
                 self._update_job(msgspec.structs.replace(self._job, run_policy=policy))
             case "scale":
-                self._update_job(with_replicas(self._job, request.replicas))
+                self._update_job(with_replicas(self._job, request.replicas, self._framework))
             case "exec":
                 return await self._run_exec(request, connection)
             case _:

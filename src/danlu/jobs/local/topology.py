@@ -16,9 +16,6 @@ from danlu.training.rendering import render_pod
 from danlu.training.replicas import replica_ids
 from danlu.training.types import Job, ReplicaId, Topology
 
-FILES_MOUNT = "/etc/mpi"
-"""Where containers see the framework's files."""
-
 
 class ReplicaLocation(msgspec.Struct, frozen=True):
     """One replica: its pod's name, its host as other replicas address it, its files."""
@@ -61,11 +58,6 @@ class LocalTopology:
         return None
 
 
-def pod_name(job: Job, replica: ReplicaId) -> str:
-    """Return a pod's name as on a cluster, where the launcher of an MPIJob has no index."""
-    return f"{job.name}-launcher" if replica.type == "Launcher" else f"{job.name}-{replica}"
-
-
 def build_topology(
     submission: Submission,
     job: Job,
@@ -78,7 +70,7 @@ def build_topology(
     # The network needs the sandbox, which jobs of processes never load.
     from danlu.jobs.local.job_network import replica_address
 
-    replicas = list(replica_ids(job))
+    replicas = list(replica_ids(job, framework))
     contained = {id for id in replicas if runs_in_container(submission, framework, id)}
     endpoints = allocator.allocate_endpoints(
         [str(id) for id in replicas if id not in contained],
@@ -87,10 +79,10 @@ def build_topology(
     )
     locations = {}
     for number, id in enumerate(replicas):
-        name = pod_name(job, id)
+        name = framework.pod_name(job, id)
         if id in contained:
             address, port = replica_address(number), _declared_port(job, framework, id)
-            locations[id] = ReplicaLocation(name, name, address, port, FILES_MOUNT)
+            locations[id] = ReplicaLocation(name, name, address, port, framework.files_directory)
         else:
             endpoint = endpoints[str(id)]
             address, port = endpoint.address, endpoint.port
@@ -117,7 +109,6 @@ def render_local_pod(
 ) -> Mapping[str, Any]:
     """Render a replica's pod without what only a cluster needs (init containers that wait)."""
     pod: Mapping[str, Any] = render_pod(job, framework, replica, topology, for_cluster=False)
-    pod = {**pod, "metadata": {**pod["metadata"], "name": pod_name(job, replica)}}
     main = find_main_container(pod, framework.container)
     if main.get("command") or main.get("args"):
         return pod

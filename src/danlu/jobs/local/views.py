@@ -8,8 +8,8 @@ import msgspec
 
 from danlu.engine.types import UsageRate
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
-from danlu.jobs.local.topology import pod_name
 from danlu.jobs.types import KILLED, JobView, ReplicaStateName, ReplicaView
+from danlu.training.framework import Framework
 from danlu.training.replicas import replica_ids
 from danlu.training.types import ConditionType, Job, JobStatus, ReplicaId, ReplicaPhase
 
@@ -22,14 +22,17 @@ _PHASE_STATES: Mapping[ReplicaPhase, ReplicaStateName] = {
 
 
 def replica_views(
-    job: Job, latest: Mapping[ReplicaId, ReplicaAttempt], used: Mapping[str, UsageRate]
+    job: Job,
+    framework: Framework,
+    latest: Mapping[ReplicaId, ReplicaAttempt],
+    used: Mapping[str, UsageRate],
 ) -> tuple[ReplicaView, ...]:
     """Return a view of each replica the job should have, in order."""
     return tuple(
-        _view_of_attempt(job, id, latest[id], used.get(latest[id].uid))
+        _view_of_attempt(job, framework, latest[id], used.get(latest[id].uid))
         if id in latest and not _awaits_resumption(job, latest[id])
-        else _view_without_attempt(job, id)
-        for id in replica_ids(job)
+        else _view_without_attempt(job, framework, id)
+        for id in replica_ids(job, framework)
     )
 
 
@@ -39,22 +42,23 @@ def _awaits_resumption(job: Job, attempt: ReplicaAttempt) -> bool:
     return ended and job.run_policy.suspend and not job.status.finished
 
 
-def _view_without_attempt(job: Job, id: ReplicaId) -> ReplicaView:
+def _view_without_attempt(job: Job, framework: Framework, id: ReplicaId) -> ReplicaView:
     waits = ""
     if job.status.record(id).retry_at:
         waits = "its next attempt"
     elif job.run_policy.suspend:
         waits = "the job to be resumed"
-    return ReplicaView(id, "Waiting" if waits else "Pending", host=pod_name(job, id), waits=waits)
+    state: ReplicaStateName = "Waiting" if waits else "Pending"
+    return ReplicaView(id, state, host=framework.pod_name(job, id), waits=waits)
 
 
 def _view_of_attempt(
-    job: Job, id: ReplicaId, attempt: ReplicaAttempt, used: UsageRate | None
+    job: Job, framework: Framework, attempt: ReplicaAttempt, used: UsageRate | None
 ) -> ReplicaView:
-    record, exit = job.status.record(id), attempt.exit
+    record, exit = job.status.record(attempt.id), attempt.exit
     measured = exit is None and used is not None
     return ReplicaView(
-        id=id,
+        id=attempt.id,
         state=_attempt_state(attempt),
         attempt=attempt.number,
         restarts=record.restarts,
@@ -67,7 +71,7 @@ def _view_of_attempt(
         gpu_utilization=used.gpu if used and measured else None,
         gpu_memory=used.gpu_memory if used and measured else None,
         pid=attempt.running.pid if attempt.running else None,
-        host=pod_name(job, id),
+        host=framework.pod_name(job, attempt.id),
         waits=attempt.waiting_reason,
         started=attempt.started,
         finished=attempt.finished,

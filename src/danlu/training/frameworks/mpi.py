@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from danlu.training.framework import (
+    AddedImage,
     EnvVar,
     FieldError,
     Framework,
     GeneratedFile,
+    Messages,
     PodTemplate,
 )
 from danlu.training.pod_template import (
@@ -26,7 +28,6 @@ from danlu.training.pod_template import (
     list_containers,
     pod_spec,
     replace_container,
-    replace_metadata,
     replace_spec,
 )
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
@@ -40,12 +41,20 @@ HOSTFILE = "hostfile"
 DISCOVER = "discover_hosts.sh"
 FILE_MODES = {AGENT: 0o555, DISCOVER: 0o555, HOSTFILE: 0o444}
 
-# The default of the operator's flag --mpi-kubectl-delivery-image, and where that puts kubectl.
-DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
+# The default of Kubeflow's flag, and where that puts kubectl.
+DELIVERY_IMAGE = AddedImage(
+    "kubeflow/kubectl-delivery:latest",
+    "--mpi-kubectl-delivery-image",
+    "Image that provides kubectl to the launchers of MPIJobs.",
+)
 KUBECTL_DIRECTORY = "/opt/kube"
 CONFIG_VOLUME = "mpi-job-config"
 KUBECTL_VOLUME = "mpi-job-kubectl"
 WAIT_COMMAND = ("sleep", "365d")
+
+
+def _policy_rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 
 class MpiFramework(Framework):
@@ -54,8 +63,14 @@ class MpiFramework(Framework):
     name = "mpi"
     kind = "MPIJob"
     plural = "mpijobs"
+    modules = ("horovod", "mpi4py")
+    starts_processes = True
     replicas_field = "mpiReplicaSpecs"
-    spec_options = ("slotsPerWorker", "mainContainer", "cleanPodPolicy")
+    spec_options = {
+        "slotsPerWorker": {"type": "integer", "format": "int32", "minimum": 1},
+        "mainContainer": {"type": "string"},
+        "cleanPodPolicy": {},
+    }
     replica_types = (LAUNCHER, WORKER)
     driver_types = (LAUNCHER,)
     required_types = (LAUNCHER,)
@@ -69,9 +84,26 @@ class MpiFramework(Framework):
     port = 9999
     env_in_all_containers = False
     services = False
+    files_directory = "/etc/mpi"
+    added_images = (DELIVERY_IMAGE,)
+    operator_rules = (
+        _policy_rule("", "serviceaccounts", "create get"),
+        _policy_rule("rbac.authorization.k8s.io", "rolebindings roles", "create get patch"),
+        _policy_rule("", "pods/exec", "create"),
+        _policy_rule("", "configmaps", "create delete get patch"),
+    )
     # Open MPI's daemon begins by removing its job's session directory, and with it that of another
     # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
     needs_own_tmpdir = True
+
+    def messages(self, type: ReplicaType) -> Messages:
+        """Return messages that report evicted workers as such, and no exit codes."""
+        evicted = "{count}/{expected} workers are evicted" if type == WORKER else ""
+        return Messages(failed_by_exit_code=Messages().failed, evicted=evicted)
+
+    def pod_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name of a pod; the launcher's has no index (``newLauncher``)."""
+        return f"{job.name}-launcher" if replica.type == LAUNCHER else f"{job.name}-{replica}"
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return where MPI finds its agent and its hosts; workers need no variables."""
@@ -115,9 +147,9 @@ class MpiFramework(Framework):
     ) -> Mapping[str, GeneratedFile]:
         """Return the host file, the remote agent, and Horovod's host discovery script."""
         return {
-            HOSTFILE: GeneratedFile(_hostfile(job)),
-            AGENT: GeneratedFile(_agent_script(job), executable=True),
-            DISCOVER: GeneratedFile(_discovery_script(job, running), executable=True),
+            HOSTFILE: GeneratedFile(self._render_hostfile(job)),
+            AGENT: GeneratedFile(_agent_script(job), executable=True, agent=True),
+            DISCOVER: GeneratedFile(self._render_discovery_script(job, running), executable=True),
         }
 
     def wrap_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
@@ -139,7 +171,6 @@ class MpiFramework(Framework):
         """Mount the files; give the launcher its name, account and kubectl, and workers a wait."""
         directory = topology.directory(replica)
         if replica.type == LAUNCHER:
-            template = replace_metadata(template, {"name": _pod_name(job, replica)})
             template = self._deliver_kubectl(job, template, directory)
             return self._mount_files(template, job, directory, (AGENT, HOSTFILE, DISCOVER))
         main = find_main_container(template, self.container)
@@ -183,7 +214,7 @@ class MpiFramework(Framework):
         given = pod_spec(template).get("serviceAccountName")
         account = {"apiVersion": "v1", "kind": "ServiceAccount"}
         group = "rbac.authorization.k8s.io"
-        workers = [_pod_name(job, worker) for worker in job.replica_ids(WORKER)]
+        workers = [self.pod_name(job, worker) for worker in job.replica_ids(WORKER)]
         rules: list[dict[str, Any]] = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
         ]
@@ -202,6 +233,21 @@ class MpiFramework(Framework):
         objects: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]
         return [{**manifest, "metadata": metadata} for manifest in objects]
 
+    def _render_hostfile(self, job: Job) -> str:
+        hosts = [self.pod_name(job, worker) for worker in job.replica_ids(WORKER)]
+        if _has_gpu(job):
+            hosts.insert(0, self.pod_name(job, ReplicaId(LAUNCHER, 0)))
+        return "".join(f"{host} slots={_slots_per_worker(job)}\n" for host in hosts)
+
+    def _render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
+        """Return the script that lists the running workers by name, for Horovod's elastic mode."""
+        slots = _slots_per_worker(job)
+        text = "#!/bin/sh"
+        if _has_gpu(job):
+            text += f"\necho {self.pod_name(job, ReplicaId(LAUNCHER, 0))}:{slots}\n"
+        names = sorted(self.pod_name(job, replica) for replica in running if replica.type == WORKER)
+        return text + "".join(f"\necho {name}:{slots}" for name in names)
+
 
 def _has_gpu(job: Job) -> bool:
     """Return whether the launcher asks for GPUs, and so computes like a worker."""
@@ -218,18 +264,6 @@ def _slots_per_worker(job: Job) -> int:
     return 1 if slots is None else int(slots)
 
 
-def _pod_name(job: Job, replica: ReplicaId) -> str:
-    """Return the name of a pod; the launcher's has no index (``newLauncher``)."""
-    return f"{job.name}-launcher" if replica.type == LAUNCHER else f"{job.name}-{replica}"
-
-
-def _hostfile(job: Job) -> str:
-    hosts = [_pod_name(job, worker) for worker in job.replica_ids(WORKER)]
-    if _has_gpu(job):
-        hosts.insert(0, _pod_name(job, ReplicaId(LAUNCHER, 0)))
-    return "".join(f"{host} slots={_slots_per_worker(job)}\n" for host in hosts)
-
-
 def _agent_script(job: Job) -> str:
     container = job.options.get("mainContainer")
     option = f" --container {container}" if container else ""
@@ -239,21 +273,11 @@ def _agent_script(job: Job) -> str:
     )
 
 
-def _discovery_script(job: Job, running: Sequence[ReplicaId]) -> str:
-    """Return the script that lists the running workers by name, for Horovod's elastic mode."""
-    slots = _slots_per_worker(job)
-    text = "#!/bin/sh"
-    if _has_gpu(job):
-        text += f"\necho {_pod_name(job, ReplicaId(LAUNCHER, 0))}:{slots}\n"
-    names = sorted(_pod_name(job, replica) for replica in running if replica.type == WORKER)
-    return text + "".join(f"\necho {name}:{slots}" for name in names)
-
-
 def _delivery_container(job: Job, directory: str) -> dict[str, Any]:
     size = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
     return {
         "name": "kubectl-delivery",
-        "image": DELIVERY_IMAGE,
+        "image": DELIVERY_IMAGE.image,
         "imagePullPolicy": "IfNotPresent",
         "env": [
             {"name": "TARGET_DIR", "value": KUBECTL_DIRECTORY},

@@ -14,6 +14,7 @@ from danlu.training.framework import (
     FieldError,
     FieldRef,
     Framework,
+    Messages,
     PodTemplate,
     first_replica,
 )
@@ -38,8 +39,9 @@ class MXNetFramework(Framework):
     kind = "MXJob"
     plural = "mxjobs"
     aliases = ("mx", "mxnetjob")
+    modules = ("mxnet",)
     replicas_field = "mxReplicaSpecs"
-    spec_options = ("jobMode",)
+    spec_options = {"jobMode": {"type": "string", "enum": ["", *MODES]}}
     replica_types = (SCHEDULER, SERVER, WORKER, TUNER_TRACKER, TUNER_SERVER, TUNER)
     driver_types = (SCHEDULER, TUNER, WORKER)
     singleton_types = (SCHEDULER,)
@@ -48,6 +50,13 @@ class MXNetFramework(Framework):
     container = "mxnet"
     port_name = "mxjob-port"
     port = 9091
+
+    def messages(self, type: ReplicaType) -> Messages:
+        """Return the messages of Kubeflow's controller of MXJobs."""
+        return Messages(
+            restarting="mxjob {name} is restarting because {count} {type} replica(s) failed.",
+            failed="mxjob {name} is failed because {count} {type} replica(s) failed.",
+        )
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return MX_CONFIG and ps-lite's variables."""

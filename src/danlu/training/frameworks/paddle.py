@@ -11,7 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from danlu.training.framework import EnvVar, FieldError, FieldRef, Framework, endpoint
+from danlu.training.framework import (
+    QUALIFIED_MESSAGES,
+    EnvVar,
+    FieldError,
+    FieldRef,
+    Framework,
+    Messages,
+    endpoint,
+)
 from danlu.training.pod_template import env_unless_declared
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
@@ -27,14 +35,20 @@ class PaddleFramework(Framework):
     kind = "PaddleJob"
     plural = "paddlejobs"
     aliases = ("paddlepaddle",)
+    modules = ("paddle",)
     replicas_field = "paddleReplicaSpecs"
-    spec_options = ("elasticPolicy",)
+    spec_options = {"elasticPolicy": {}}
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
+    scaled_type = WORKER
     restart_policy = RestartPolicy.ON_FAILURE
     container = "paddle"
     port_name = "master"
     port = 36543
+
+    def messages(self, type: ReplicaType) -> Messages:
+        """Return messages with the job's namespace if workers decide."""
+        return QUALIFIED_MESSAGES if type == WORKER else Messages()
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return Kubeflow's variables, then the launcher's own unless the manifest sets them."""

@@ -11,10 +11,13 @@ import re
 from collections.abc import Iterator
 
 from danlu.training.framework import (
+    QUALIFIED_MESSAGES,
+    AddedImage,
     CountsByType,
     EnvVar,
     FieldError,
     Framework,
+    Messages,
     PodTemplate,
     ReplicaCounts,
     Verdict,
@@ -29,6 +32,7 @@ from danlu.training.pod_template import (
     replace_spec,
 )
 from danlu.training.types import (
+    RDZV_BACKENDS,
     ElasticPolicy,
     Job,
     ReplicaId,
@@ -39,16 +43,22 @@ from danlu.training.types import (
 
 MASTER = ReplicaType("Master")
 WORKER = ReplicaType("Worker")
-RDZV_BACKENDS = ("c10d", "etcd", "etcd-v2")
 
-# The defaults of the operator's flags --pytorch-init-container-image and -max-tries.
-INIT_IMAGE = "alpine:3.10"
+# The defaults of Kubeflow's flags --pytorch-init-container-image and -max-tries. The name of a
+# headless Service resolves when a program asks for it, and programs retry, so nothing has to wait.
+INIT_IMAGE = AddedImage(
+    "alpine:3.10",
+    "--pytorch-init-container-image",
+    "Image of an init container in which workers wait for the master.",
+    optional=True,
+)
 INIT_TRIES = 100
 
 # Each sets OMP_NUM_THREADS for the processes it starts, unless it is set already.
 LAUNCHERS = frozenset(
     {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate"}
 )
+_PROCESSES = r"auto|cpu|gpu|[1-9][0-9]*"
 _NPROC_OPTION = re.compile(r"--nproc[-_]per[-_]node(?:=(.*))?")
 
 
@@ -59,15 +69,29 @@ class PyTorchFramework(Framework):
     kind = "PyTorchJob"
     plural = "pytorchjobs"
     aliases = ("torch",)
+    modules = ("accelerate", "lightning", "pytorch_lightning", "torch", "transformers")
     replicas_field = "pytorchReplicaSpecs"
-    spec_options = ("elasticPolicy", "nprocPerNode")
+    spec_options = {
+        "elasticPolicy": {},
+        "nprocPerNode": {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": f"^({_PROCESSES})$",
+        },
+    }
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
+    scaled_type = WORKER
     singleton_types = (MASTER,)
     restart_policy = RestartPolicy.ON_FAILURE
     container = "pytorch"
     port_name = "pytorchjob-port"
     port = 23456
+    added_images = (INIT_IMAGE,)
+
+    def messages(self, type: ReplicaType) -> Messages:
+        """Return messages with the job's namespace if workers decide."""
+        return QUALIFIED_MESSAGES if type == WORKER else Messages()
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return the rendezvous variables of torch.distributed and torchrun (``PET_…``)."""
@@ -121,7 +145,7 @@ class PyTorchFramework(Framework):
         if MASTER in job.replicas:
             yield from at_least_one(job, WORKER, field=self.replicas_field)
         processes = job.options.get("nprocPerNode")
-        if processes is not None and not re.fullmatch(r"auto|cpu|gpu|[1-9][0-9]*", str(processes)):
+        if processes is not None and not re.fullmatch(_PROCESSES, str(processes)):
             hint = "auto, cpu, gpu, or a number"
             yield FieldError("spec.nprocPerNode", f"cannot be {processes!r}", hint)
         if job.elastic_policy is not None:
@@ -217,7 +241,7 @@ def _wait_for_host(host: str) -> dict[str, object]:
     )
     return {
         "name": "init-pytorch",
-        "image": INIT_IMAGE,
+        "image": INIT_IMAGE.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["sh", "-c", script],
         "resources": {

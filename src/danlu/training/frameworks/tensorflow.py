@@ -15,6 +15,7 @@ from danlu.training.framework import (
     EnvVar,
     FieldError,
     Framework,
+    Messages,
     ReplicaCounts,
     Verdict,
     endpoint,
@@ -39,8 +40,9 @@ class TensorFlowFramework(Framework):
     kind = "TFJob"
     plural = "tfjobs"
     aliases = ("tf",)
+    modules = ("tensorflow",)
     replicas_field = "tfReplicaSpecs"
-    spec_options = ("successPolicy", "enableDynamicWorker")
+    spec_options = {"successPolicy": {}, "enableDynamicWorker": {"type": "boolean"}}
     replica_types = (CHIEF, EVALUATOR, MASTER, PS, WORKER)
     driver_types = (CHIEF, MASTER, WORKER)
     singleton_types = (CHIEF, MASTER)
@@ -50,6 +52,18 @@ class TensorFlowFramework(Framework):
     port_name = "tfjob-port"
     port = 2222
     env_in_all_containers = False
+    # The pool for one operation (tensorflow/core/common_runtime/local_device.cc). The pool for
+    # independent operations keeps its size, because operations of parameter servers block in it.
+    thread_variables = ("TF_NUM_INTRAOP_THREADS",)
+
+    def messages(self, type: ReplicaType) -> Messages:
+        """Return the messages of Kubeflow's controller of TFJobs."""
+        return Messages(
+            running="TFJob {namespace}/{name} is running.",
+            succeeded="TFJob {namespace}/{name} successfully completed.",
+            restarting="job {name} is restarting because {type} replica(s) failed.",
+            failed="TFJob {namespace}/{name} has failed because {count} {type} replica(s) failed.",
+        )
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return ``TF_CONFIG``, which a job with a single replica must not have."""

@@ -21,6 +21,7 @@ class XGBoostFramework(Framework):
     kind = "XGBoostJob"
     plural = "xgboostjobs"
     aliases = ("xgb",)
+    modules = ("xgboost",)
     replicas_field = "xgbReplicaSpecs"
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER,)

@@ -14,10 +14,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from danlu.builder.embedded import bytecode_compiler, bytecode_layers
+from danlu.builder.embedded import bytecode_compiler
 from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
 from danlu.graph.ops import InstallScheme
 from danlu.sandbox import userns
+from danlu.sandbox.launcher import bytecode_layers
 from danlu.sandbox.sandbox import Sandbox
 from danlu.store import Layer, Store
 from danlu.util.config import Configuration

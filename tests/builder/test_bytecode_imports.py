@@ -21,17 +21,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from danlu.builder.embedded.bytecode_compiler import compile_layers, merge_bytecode
-from danlu.builder.embedded.bytecode_layers import (
-    add_bytecode_trees,
-    find_interpreter,
-    find_unmodified_wheels,
-    record_bytecode,
-)
 from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
 from danlu.graph.ops import WHEEL_TIME, InstallScheme
 from danlu.oci.digest import Digest
 from danlu.oci.overlay import OPAQUE_XATTR, make_whiteout
 from danlu.oci.tar import write_layer
+from danlu.sandbox.launcher.bytecode_layers import (
+    add_bytecode_trees,
+    find_interpreter,
+    find_unmodified_wheels,
+    record_bytecode,
+)
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.store import Layer, Store, StoredImage

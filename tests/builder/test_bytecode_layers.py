@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.builder.embedded.bytecode_layers import find_wheel_layers
 from danlu.oci.digest import DiffId, Digest
+from danlu.sandbox.launcher.bytecode_layers import find_wheel_layers
 from danlu.store import Layer, StoredImage
 
 SITE = "lib/python3.11/site-packages"

@@ -20,6 +20,9 @@ from danlu.engine import embedded
 from danlu.errors import UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.sandbox import container_processes
+from danlu.sandbox.launcher import waiting_shell
+from danlu.sandbox.launcher.container import ContainerLauncher
+from danlu.sandbox.launcher.image_root import ImageRoot
 from danlu.sandbox.types import Mount
 from tests.sandbox.namespace_process import account, busybox
 
@@ -36,18 +39,24 @@ def prepare(home: Path) -> Path:
     return base
 
 
+def run_in(
+    home: Path, args: Sequence[str], *, config: ImageConfig | None = None, **fields: Any
+) -> int:
+    """Run a command here; must be called in a namespace."""
+    image = ImageRoot((prepare(home),), config or ImageConfig())
+    command = embedded.ImageCommand(tuple(args), **fields)
+    return embedded.run_command(image, command, ContainerLauncher(home / "work"))
+
+
 def run(home: Path, *args: str, config: ImageConfig | None = None, **more: Any) -> tuple[int, str]:
     """The exit code and merged output of a command; must be called in a namespace."""
-    base = prepare(home)
     output = home / "output"
     saved = os.dup(1), os.dup(2)
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     try:
-        code = embedded.run_command(
-            [base], config or ImageConfig(), args=args, work=home / "work", **more
-        )
+        code = run_in(home, args, config=config, **more)
     finally:
         os.dup2(saved[0], 1)
         os.dup2(saved[1], 2)
@@ -138,14 +147,13 @@ def test_root_without_a_shell_runs_the_program(run_in_namespace: Forked, home: P
 
 def test_closed_output_pipe_ends_the_program(run_in_namespace: Forked, home: Path) -> None:
     def act() -> int:
-        base = prepare(home)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(read)
             os.dup2(write, 1)
             args = ["sh", "-c", "while :; do echo y || exit 1; done"]
-            os._exit(embedded.run_command([base], ImageConfig(), args=args, work=home / "work"))
+            os._exit(run_in(home, args))
         os.close(write)
         os.read(read, 2)
         os.close(read)
@@ -166,7 +174,7 @@ def run_and_signal(
     if child == 0:
         os.dup2(write, 1)
         os.dup2(write, 2)
-        os._exit(embedded.run_command([base], ImageConfig(), args=args, work=home / "work"))
+        os._exit(run_in(home, args))
     os.close(write)
     output = b"" if ready else os.read(read, 100)
     while ready and not any(line.startswith(ready) for line in commands()):
@@ -214,7 +222,7 @@ def test_a_signal_before_the_program_starts_ends_the_container_at_once(
         assert first.stdout is not None
         first.stdout.readline()
         monkeypatch.setattr(container_processes, "find_container_init", lambda keeper: first.pid)
-        assert not embedded.send_signal(1, signal.SIGINT)
+        assert not waiting_shell.send_signal(1, signal.SIGINT)
         assert first.wait(60) == -signal.SIGKILL
 
 
@@ -223,7 +231,7 @@ def test_a_signal_is_not_lost_before_the_shell_has_started_the_program(
     monkeypatch: pytest.MonkeyPatch, is_forked: bool
 ) -> None:
     first, copy = 10, 11
-    shell = ["/bin/sh", "-c", embedded.WAIT_SCRIPT_ONE_STREAM]
+    shell = ["/bin/sh", "-c", waiting_shell.WAIT_SCRIPT_ONE_STREAM]
     killed: list[int] = []
     monkeypatch.setattr(container_processes, "find_container_init", lambda keeper: first)
     monkeypatch.setattr(container_processes, "is_program_running", lambda keeper: True)
@@ -232,7 +240,7 @@ def test_a_signal_is_not_lost_before_the_shell_has_started_the_program(
     monkeypatch.setattr(
         "danlu.util.process_tree.child_pids", lambda process: [copy] if is_forked else []
     )
-    assert not embedded.send_signal(1, signal.SIGINT)
+    assert not waiting_shell.send_signal(1, signal.SIGINT)
     assert killed == [1]
 
 
@@ -306,13 +314,10 @@ def resize(handle: int, rows: int, columns: int) -> None:
 
 def test_terminal_is_connected_resized_and_restored(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[int, bool]:
-        base = prepare(home)
         child, handle = pty.fork()
         if child == 0:
             config = ImageConfig(environment=(("PS1", "ready> "),))
-            os._exit(
-                embedded.run_command([base], config, args=["sh"], work=home / "work", terminal=True)
-            )
+            os._exit(run_in(home, ["sh"], config=config, terminal=True))
         before = termios.tcgetattr(handle)
         screen = PseudoTerminal(handle)
         screen.until("ready> ")
@@ -335,13 +340,10 @@ def test_terminal_is_connected_resized_and_restored(run_in_namespace: Forked, ho
 
 def test_ctrl_c_ends_a_program_on_a_terminal(run_in_namespace: Forked, home: Path) -> None:
     def act() -> int:
-        base = prepare(home)
         child, handle = pty.fork()
         if child == 0:
             args = ["sh", "-c", "echo ready; sleep 100"]
-            code = embedded.run_command(
-                [base], ImageConfig(), args=args, work=home / "work", terminal=True
-            )
+            code = run_in(home, args, terminal=True)
             os._exit(code)
         screen = PseudoTerminal(handle)
         screen.until("ready")
@@ -353,13 +355,10 @@ def test_ctrl_c_ends_a_program_on_a_terminal(run_in_namespace: Forked, home: Pat
 
 def on_terminal(home: Path, script: str, act: Callable[[PseudoTerminal], None]) -> int:
     """The exit code of a script that runs on a terminal, on which ``act`` happens once it began."""
-    base = prepare(home)
     child, handle = pty.fork()
     if child == 0:
         args = ["sh", "-c", script]
-        code = embedded.run_command(
-            [base], ImageConfig(), args=args, work=home / "work", terminal=True
-        )
+        code = run_in(home, args, terminal=True)
         os._exit(code)
     screen = PseudoTerminal(handle)
     screen.until("ready")
@@ -430,7 +429,6 @@ def test_init_needs_a_shell(run_in_namespace: Forked, home: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_init_commands(run_in_namespace: Forked, home: Path, number: int) -> None:
     def act() -> int:
-        base = prepare(home)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
@@ -438,11 +436,7 @@ def test_a_signal_ends_init_commands(run_in_namespace: Forked, home: Path, numbe
             os.dup2(write, 2)
             init = ["echo waiting; sleep 600; echo never"]
             args = ["echo", "never"]
-            os._exit(
-                embedded.run_command(
-                    [base], ImageConfig(), args=args, work=home / "work", init=init
-                )
-            )
+            os._exit(run_in(home, args, init=init))
         os.close(write)
         assert os.read(read, 100) == b"waiting\n"
         os.kill(child, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from danlu.engine.procfs import boot_time
+from danlu.sandbox.procfs import boot_time
 
 
 def test_the_boot_time_is_that_of_the_kernel() -> None:

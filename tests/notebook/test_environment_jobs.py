@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.procfs import find_namespace_members, read_command
 from danlu.jobs.local.file_exchange import may_unpickle
 from danlu.jobs.local.job_directory import JobDirectory
+from danlu.sandbox.procfs import find_namespace_members, read_command
 from danlu.util.danlu_program import CONTEXT_VARIABLE
 from danlu.util.locks import lock_is_held
 from tests.conftest import Danlu, missing_for_real, program_in

@@ -18,7 +18,7 @@ from danlu.errors import MachineError, StoreError
 from danlu.sandbox import netns, overlay, prepare, userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.network_env import NetworkEnvironment
-from danlu.sandbox.prepare import MountPoint, create_mount_points
+from danlu.sandbox.prepare import ContainerSpec, MountPoint, create_mount_points
 from danlu.sandbox.types import ContainerEdits, JoinedNetwork, Mount, ProcessSpec, RootFilesystem
 from tests.sandbox.conftest import Inside
 from tests.sandbox.engine_defaults import MASKED
@@ -31,15 +31,11 @@ def prepared(home: Path, process: ProcessSpec | None = None, **changes: Any) -> 
     layer = write(home / "layer", {"bin/sh": "shell", "etc/passwd": "", "etc/ca": "own"})
     work = home / "work"
     work.mkdir()
-    options: dict[str, Any] = {
-        "mounts": (),
-        "network_env": NetworkEnvironment({}),
-        "network": False,
-        **changes,
-    }
-    with prepare.prepare_run(
-        process or ProcessSpec(("x",)), RootFilesystem((layer,)), work=work, **options
-    ) as bundle:
+    seccomp = changes.pop("seccomp", "")
+    spec = ContainerSpec(
+        process or ProcessSpec(("x",)), RootFilesystem((layer,)), **{"network": False, **changes}
+    )
+    with prepare.prepare_bundle(spec, work=work, seccomp=seccomp) as bundle:
         yield bundle
     assert list(work.iterdir()) == []
 
@@ -149,7 +145,7 @@ def test_program_is_started_by_a_shell_only_if_the_image_has_one(
     inside: Inside, home: Path
 ) -> None:
     def act() -> list[list[str]]:
-        with prepared(home, shell='exec "$@"') as bundle:
+        with prepared(home, script='exec "$@"') as bundle:
             first = configuration(bundle)["process"]["args"]
         view = LayerView([write(home / "empty", {"x": "1"})])
         return [first, list(prepare.wrap_in_shell(ProcessSpec(("y",)), view, "s").args)]

@@ -14,6 +14,7 @@ from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.settings import load_settings
 from danlu.packing import serve_local
 from danlu.packing.serve_options import ServeOptions
+from danlu.sandbox import userns
 from danlu.serving.server import main as server_main
 from danlu.serving.server_files import _PROGRAM
 from danlu.util.paths import Paths
@@ -59,7 +60,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of environments that are removed."""
     names: list[str] = []
     monkeypatch.setattr(serve_local, "take_down", lambda name, settings, grace: names.append(name))
-    monkeypatch.setattr(serve_local, "run_in_child", lambda function: None)
+    monkeypatch.setattr(userns, "run_inside", lambda paths, work: None)
     return names
 
 

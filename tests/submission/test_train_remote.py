@@ -250,8 +250,7 @@ def test_environment_is_pushed_and_referenced_by_digest(
 
         monkeypatch.setattr("danlu.submission.submission.build_target_image", build_image)
         # A child process would be forked from a process with threads.
-        monkeypatch.setattr("danlu.image.cluster_push.run_in_child", lambda work: work())
-        monkeypatch.setattr("danlu.sandbox.userns.enter", lambda paths: None)
+        monkeypatch.setattr("danlu.sandbox.userns.run_inside", lambda paths, work: work())
         order = TrainOptions(directory=project, script="train.py", on="kubernetes")
         pod, _ = render_worker_pod(prepare_submission(order, settings))
         image = pod["spec"]["containers"][0]["image"]

@@ -33,7 +33,6 @@ from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.sandbox.layer_view import LayerView
 from danlu.sources.build_context import find_ignored
 from danlu.store import Store
-from danlu.util.fork import run_in_child
 from danlu.util.redaction import find_secret_values
 from danlu.util.safe_paths import ProjectTree, replace_beneath
 
@@ -81,13 +80,12 @@ def commit_environment(
     with engine.load_commands().open_changes(environment) as write_changes:
 
         def commit() -> CommitResult:
-            userns.enter(settings.paths)
             project = Path(spec.project) if write else None
             return _read_changes(
                 write_changes, spec, settings, tag=tag, copy_to=project, included=included
             )
 
-        result = run_in_child(commit)
+        result = userns.run_inside(settings.paths, commit)
     if build_file is not None and result.lines:
         append_lines(build_file, spec.target.rpartition(":")[2], result.lines)
     return result

@@ -13,14 +13,14 @@ import msgspec
 
 from danlu.engine.registry import (
     BUILT_IN_NAMES,
-    DEFAULT_ENGINE,
     find_engine,
     is_engine,
     list_engine_names,
+    name_engine_context,
 )
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
-from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_ENGINE, LOCAL_CONTEXT
 from danlu.util.decoding import decode_json
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
@@ -98,11 +98,6 @@ def list_built_in_contexts(platform: str = sys.platform) -> Mapping[str, Context
         home = str(Path.home().resolve())
         contexts["docker"] = Context(f"{CONTAINER_SCHEME}danlu", mounts=(home,))
     return contexts
-
-
-def name_engine_context(engine: str) -> str:
-    """Return the name of the context that exists for an engine of this machine."""
-    return LOCAL_CONTEXT if engine == DEFAULT_ENGINE else engine
 
 
 class SshAddress(msgspec.Struct, frozen=True):

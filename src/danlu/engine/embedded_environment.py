@@ -10,41 +10,40 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
-from danlu.engine import embedded
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
-from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script, open_procs_files
-from danlu.engine.container_exec import ExecTarget, interpret_exit
-from danlu.engine.container_process import ContainerProcess, spawn_session
-from danlu.engine.container_scripts import LOGIN_SCRIPT
+from danlu.engine.container_scripts import EXEC_SCRIPT, LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.private_network import PrivateNetwork
-from danlu.engine.procfs import measure_usage
 from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
-from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
+from danlu.engine.types import EnvironmentProgram, ExecRequest, PortOpener
 from danlu.engine.vscode_servers import find_server_mount
 from danlu.errors import MachineError, UsageError
-from danlu.graph.image_config import ImageConfig, parse_image_config
-from danlu.sandbox import network_env, runtime, userns
+from danlu.sandbox import network_env, userns
+from danlu.sandbox.launcher.cgroup import CgroupManager
+from danlu.sandbox.launcher.container import ContainerLauncher
+from danlu.sandbox.launcher.container_process import ContainerProcess
+from danlu.sandbox.launcher.image_root import ImageRoot, image_process, open_image
+from danlu.sandbox.launcher.running_container import StartedContainer
 from danlu.sandbox.layer_view import LayerView
-from danlu.sandbox.prepare import expand_home, prepare_run
+from danlu.sandbox.prepare import ContainerSpec
 from danlu.sandbox.types import (
     PROJECT_DIRECTORY,
     ContainerEdits,
+    ContainerExit,
     JoinedNetwork,
     Mount,
     ProcessSpec,
+    ResourceLimits,
     RootFilesystem,
 )
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.fd_limit import raise_fd_limit
 from danlu.util.paths import Paths
-from danlu.util.process_tree import list_descendants
 
 #: What the first process runs: it reaps orphans (dash waits for any child) until it is terminated.
 _WAIT_FOREVER = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
@@ -96,12 +95,11 @@ class EmbeddedContainer:
         self._spec = spec
         self._paths = paths
         self._config = config
-        self._image_config = ImageConfig()
-        self._layers: tuple[Path, ...] = ()
+        self._image = ImageRoot(())
         self._view = LayerView(())
         self._network_env = network_env.NetworkEnvironment({})
         self._edits = ContainerEdits()
-        self._target: ExecTarget | None = None
+        self._started: StartedContainer | None = None
         self._network: PrivateNetwork | None = None
 
     @property
@@ -112,57 +110,50 @@ class EmbeddedContainer:
     @property
     def pid(self) -> int | None:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
-        return None if self._target is None else self._target.main.pid
+        return None if self._started is None else self._started.pid
 
     @property
     def programs(self) -> Sequence[EnvironmentProgram]:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
-        return () if self._target is None else tuple(self._target.main.exec_processes)
+        return () if self._started is None else tuple(self._started.exec_processes)
 
     async def start(self, cgroups: CgroupManager, resources: ExitStack) -> None:
         """Mount the root and start the first process; see :class:`EmbeddedStarter`."""
-        trees, work = self._open_layers(resources)
-        # Users that were added inside are found, too.
-        self._layers = (*trees, self._environment.upper)
-        self._view = LayerView(self._layers)
+        work = self._open_image(resources)
+        launcher = ContainerLauncher(
+            work, runtime=self._config.runtime, seccomp=self._config.seccomp, cgroups=cgroups
+        )
+        self._update_view()
         self._edits = self._provide_gpus()
         process = self._build_process(ExecRequest(self._choose_init()))
-        group = self._create_cgroup(cgroups, resources)
-        enter = enter_script(group.fd_count) if group else ""
-        chosen = runtime.find_runtime(self._config.runtime)
+        limits = self._spec.limits
+        self.warnings += filter(None, [cgroups.explain_missing(limits)])
         network = await self._open_network(process, work, resources)
-        layers = LayerView(trees)
+        layers = LayerView(self._image.trees)
         apt = create_apt_sources(layers, work)
-        bundle = resources.enter_context(
-            prepare_run(
-                msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
-                RootFilesystem(trees, self._environment.upper, durable=True),
-                mounts=(
-                    *apt,
-                    *self._list_mounts(process.environment["HOME"]),
-                ),
-                network_env=self._network_env,
-                network=network,
-                work=work,
-                shell=f'{enter}exec "$@"',
-                seccomp=self._config.seccomp,
-                shm_size=self._spec.shm_size,
-                edits=self._edits,
-            )
+        spec = ContainerSpec(
+            msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
+            RootFilesystem(self._image.trees, self._environment.upper, durable=True),
+            mounts=self._list_mounts(),
+            network=network,
+            network_env=self._network_env,
+            # Below the user's mounts, as what a device needs.
+            edits=msgspec.structs.replace(self._edits, mounts=(*self._edits.mounts, *apt)),
+            shm_size=self._spec.shm_size,
+            group=f"environment-{self._spec.name}" if limits != ResourceLimits() else "",
+            limits=limits,
         )
+        prepared = launcher.prepare(spec, resources)
         async with anyio.create_task_group() as tasks:
             # It runs apt-config, which takes as long as the runtime needs for the container.
             tasks.start_soon(write_apt_sources, apt, layers, self._config)
-            main = _launch_runtime(chosen, bundle, group)
-            await main.wait_for_start()
-        if main.pid is None:
-            exit = await main.wait()
-            raise MachineError(
-                f"{chosen.name} could not start the container",
-                details=(exit.message or f"it exited with code {exit.code}",),
-                hint="`danlu doctor` checks this machine",
-            )
-        self._target = ExecTarget(chosen, bundle, main, group, passes_streams=True)
+            started = StartedContainer(prepared, (None, 2, 2), exec_script=EXEC_SCRIPT)
+            await started.wait_for_start()
+        if started.pid is None:
+            exit = await started.wait()
+            reason = exit.message or f"it exited with code {exit.code}"
+            raise prepared.start_error("the container", reason)
+        self._started = started
 
     def _provide_gpus(self) -> ContainerEdits:
         selection = parse_gpus(self._spec.gpus)
@@ -173,7 +164,7 @@ class EmbeddedContainer:
             selection, allocator, self._config, share=self._spec.shares_gpus
         )
         edits = provide_gpus(selection, self._view, self._config)
-        variables = {**dict(self._image_config.environment), **self._spec.environment}
+        variables = {**dict(self._image.config.environment), **self._spec.environment}
         self.warnings += filter(None, [warning, find_hidden_gpus(edits, variables)])
         return edits
 
@@ -194,31 +185,35 @@ class EmbeddedContainer:
         self, request: ExecRequest, *, stdin: int, stdout: int, stderr: int
     ) -> ContainerProcess:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
-        assert self._target is not None
+        assert self._started is not None
         process = self._build_process(request)
-        return self._target.start(process, stdin=stdin, stdout=stdout, stderr=stderr)
+        return self._started.start_exec(process, stdin=stdin, stdout=stdout, stderr=stderr)
 
     async def wait(self) -> ContainerExit:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
-        assert self._target is not None
-        return await self._target.main.wait()
+        assert self._started is not None
+        return await self._started.wait()
 
     async def stop(self, *, grace: float) -> None:
         """See :class:`~danlu.engine.types.EnvironmentContainer`."""
-        assert self._target is not None
-        await self._target.main.stop(grace=grace)
+        assert self._started is not None
+        await self._started.stop(grace=grace)
 
-    def _open_layers(self, resources: ExitStack) -> tuple[tuple[Path, ...], Path]:
-        """Return the layers' trees, lowest first, and a working directory."""
+    def _open_image(self, resources: ExitStack) -> Path:
+        """Open the image, and return a working directory."""
         store = resources.enter_context(Store.open(self._paths.store))
         resources.enter_context(store.lease())
         work = resources.enter_context(store.staging())
         image, layers = find_environment_image(store, self._spec)
-        self._image_config = parse_image_config(image.config)
+        self._image = open_image(store, image, layers, self._environment.upper)
         self._network_env = network_env.detect_network_environment(
             work, trusted=image.is_built_here
         )
-        return add_bytecode_trees(store, image, layers, self._environment.upper), work
+        return work
+
+    def _update_view(self) -> None:
+        """Forget what was read: programs inside replace files and add users."""
+        self._view = LayerView((*self._image.trees, self._environment.upper))
 
     def _choose_init(self) -> tuple[str, ...]:
         """Return the first process: the distribution's tini if the image has it, else a shell."""
@@ -231,27 +226,12 @@ class EmbeddedContainer:
         has_tini = self._view.entry(self._view.resolve(_TINI)) is not None
         return (_TINI, "--", *waiting) if has_tini else waiting
 
-    def _list_mounts(self, home: str) -> list[Mount]:
-        """Return all mounts, parents before those below them; ``~/`` is ``home``."""
+    def _list_mounts(self) -> list[Mount]:
         servers = find_server_mount(self._paths.vscode_servers)
         mounts = [*self._spec.mounts, *([servers] if servers is not None else [])]
         if self._spec.project:
             mounts.append(Mount(PROJECT_DIRECTORY, Path(self._spec.project)))
-        expanded = expand_home(mounts, home)
-        # A mount hides what was mounted below its target before.
-        return sorted(expanded, key=lambda mount: mount.target.rstrip("/").split("/"))
-
-    def _create_cgroup(
-        self, cgroups: CgroupManager, resources: ExitStack
-    ) -> ContainerCgroup | None:
-        limits = self._spec.limits
-        if limits.cpu is None and limits.memory is None:
-            return None
-        if cgroups.missing:
-            self.warnings.append(f"resources: not enforced: {cgroups.missing}")
-        group = cgroups.create(f"environment-{self._spec.name}", limits)
-        resources.callback(group.close)
-        return group
+        return mounts
 
     def _check_user_files(self) -> None:
         """Raise :class:`MachineError` if runc could not read the users of the environment.
@@ -268,38 +248,22 @@ class EmbeddedContainer:
                 )
 
     def _build_process(self, request: ExecRequest) -> ProcessSpec:
-        # A view keeps what it has read, and programs inside replace directories.
-        self._view = LayerView(self._layers)
+        self._update_view()
         self._check_user_files()
         directory = PROJECT_DIRECTORY if self._spec.project else ""
-        process = embedded.image_process(
+        process = image_process(
             self._view,
-            self._image_config,
+            self._image.config,
             request.args or ("/bin/sh", "-c", LOGIN_SCRIPT),
             directory=request.directory or directory,
             environment={
-                **self._network_env.environment,
-                **dict(self._image_config.environment),
-                **self._edits.environment,
                 "DANLU_ENVIRONMENT": self._spec.name,
                 **self._spec.environment,
                 **request.environment,
             },
+            defaults=self._network_env.environment,
+            edits=self._edits,
             user=request.user or self._spec.user,
-            groups=self._edits.groups,
             terminal=request.terminal,
         )
         return msgspec.structs.replace(process, open_files=self._open_files)
-
-
-def _launch_runtime(
-    chosen: runtime.OciRuntime, bundle: Path, group: ContainerCgroup | None
-) -> ContainerProcess:
-    with open_procs_files(group) as procs_files:
-        command = chosen.command(bundle, descriptors=len(procs_files))
-        keeper = spawn_session(command, (None, 2, 2, *procs_files))
-    return ContainerProcess(
-        keeper,
-        finish=lambda code: interpret_exit(code, bundle / "log", "init"),
-        measure=lambda: measure_usage(list_descendants(keeper)),
-    )

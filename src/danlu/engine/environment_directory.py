@@ -29,12 +29,11 @@ from typing import Literal
 import msgspec
 
 from danlu.engine.control_client import CONTROL_SOCKET, STATE_FILE
-from danlu.engine.procfs import boot_time
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.supervisor_spawn import SETTINGS_FILE, environment_lock_file
-from danlu.engine.types import ResourceLimits
 from danlu.errors import StoreError, UsageError
-from danlu.sandbox.types import Mount
+from danlu.sandbox.procfs import boot_time
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.util.config import NetworkName
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode

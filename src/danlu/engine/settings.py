@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from danlu.engine.registry import DEFAULT_ENGINE
 from danlu.util.config import Configuration, load_configuration
-from danlu.util.danlu_program import LOCAL_CONTEXT
+from danlu.util.danlu_program import DEFAULT_ENGINE, LOCAL_CONTEXT
 from danlu.util.paths import Paths
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import anyio
 
-from danlu.engine.container_process import spawn_session
 from danlu.errors import MachineError
 from danlu.sandbox import netns
+from danlu.sandbox.launcher.spawned_process import spawn_session
 
 _TIMEOUT = 20.0
 _OPTIONS = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
 from typing import Protocol
 
 import msgspec
+
+from danlu.sandbox.types import ContainerExit, ResourceUsage
 
 
 class ExecRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,37 +61,8 @@ class ExecClient(Protocol):
         """
 
 
-class ResourceLimits(msgspec.Struct, frozen=True):
-    """Resource limits of a container: CPU cores, bytes of memory, indexes of visible GPUs."""
-
-    cpu: float | None = None
-    memory: int | None = None
-    gpus: tuple[int, ...] = ()
-
-
 #: The reason of a :class:`ContainerExit` of a program elsewhere that can no longer be reached.
 CONNECTION_LOST = "ConnectionLost"
-
-
-class ContainerExit(msgspec.Struct, frozen=True):
-    """How a container ended.
-
-    ``code`` is 128+n for signal n. ``reason`` is ``OOMKilled``, ``Error``, ``Completed``, or
-    ``StartError`` with a ``message`` if the container never started, or :data:`CONNECTION_LOST`.
-    ``time`` is set if the engine knows the end more precisely than the caller that waited.
-    """
-
-    code: int
-    reason: str = ""
-    message: str = ""
-    time: datetime | None = None
-
-
-class ResourceUsage(msgspec.Struct, frozen=True):
-    """Resources used by a container's processes: CPU seconds so far, bytes of memory now."""
-
-    cpu: float
-    memory: int
 
 
 class UsageRate(msgspec.Struct, frozen=True):

@@ -17,7 +17,6 @@ import msgspec
 from danlu.engine.contexts import (
     Context,
     is_same_place,
-    name_engine_context,
     read_contexts,
 )
 from danlu.engine.environment_control import StopRequest, request_from_supervisor
@@ -29,7 +28,7 @@ from danlu.engine.environment_directory import (
     list_environments,
     lock_environment,
 )
-from danlu.engine.registry import DEFAULT_ENGINE, find_engine
+from danlu.engine.registry import find_engine, name_engine_context
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.settings import Settings
 from danlu.engine.ssh.ssh_config import host_name
@@ -38,9 +37,8 @@ from danlu.errors import OutsideError, StoreError, UsageError
 from danlu.project.project import DEFAULT_FUNCTION, Project
 from danlu.sandbox import userns
 from danlu.store import Store
-from danlu.util.danlu_program import CALLER_DIRECTORY_VARIABLE, LOCAL_CONTEXT
+from danlu.util.danlu_program import CALLER_DIRECTORY_VARIABLE, DEFAULT_ENGINE, LOCAL_CONTEXT
 from danlu.util.files import remove_tree
-from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
 from danlu.util.suggest import closest_match
 
@@ -333,14 +331,13 @@ def _remove_directory(environment: EnvironmentDirectory, settings: Settings) -> 
 
     def remove_files() -> None:
         # They may belong to other users of the container.
-        userns.enter(settings.paths)
         remove_tree(grave)
         # Those that an interrupted command has left; another one may be removing them now.
         for left in grave.parent.glob(f"{_REMOVED_PREFIX}*"):
             with suppress(OSError):
                 remove_tree(left)
 
-    run_in_child(remove_files)
+    userns.run_inside(settings.paths, remove_files)
 
 
 def rename_environment(old: str, new: str, settings: Settings) -> list[str]:

@@ -17,11 +17,12 @@ from danlu.engine.environment_directory import (
 )
 from danlu.engine.exec_connection import ExecConnection
 from danlu.engine.gpu.usage import GpuMeter, GpuUsage
-from danlu.engine.procfs import find_namespace_members, measure_usage, read_command
 from danlu.engine.registry import find_engine
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
-from danlu.engine.types import ExecRequest, ResourceUsage
+from danlu.engine.types import ExecRequest
 from danlu.errors import DanluError
+from danlu.sandbox.procfs import find_namespace_members, measure_usage, read_command
+from danlu.sandbox.types import ResourceUsage
 from danlu.util.process_tree import list_descendants
 
 _SAMPLE_SECONDS = 0.5
@@ -110,7 +111,7 @@ def add_gpu_usage(
     without, or in another place than this machine.
     """
     spec = environment.read_spec()
-    if not spec.gpus or not find_engine(spec.engine).features.has_host_gpus:
+    if not spec.gpus or find_engine(spec.engine).features.gpus != "host":
         return list(rows), []
     assigned = read_gpu_owners(ledger_file()).get(environment.directory, ())
     pids = {row.pid for row in rows}

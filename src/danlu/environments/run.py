@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.builder.embedded.bytecode_layers import add_bytecode_trees
 from danlu.engine.container_options import (
     parse_security,
     parse_shm_size,
@@ -20,13 +19,14 @@ from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.environments.named_commands import has_program, resolve_command, suggest_command
 from danlu.errors import StoreError
-from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Message
 from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import is_foreign_image, read_image_platform, require_emulation
+from danlu.sandbox.launcher.container import ContainerLauncher
+from danlu.sandbox.launcher.image_root import open_image
 from danlu.sandbox.types import SYSTEM_PATH, ContainerEdits
 from danlu.store import Store
 
@@ -102,7 +102,7 @@ def run_command(
     if is_foreign_image(stored.config):
         require_emulation(read_image_platform(stored.config), " ".join(args[:1]) or "the image")
     userns.enter(settings.paths)
-    from danlu.engine.embedded import run_command as run_here  # after a build, not before
+    from danlu.engine import embedded  # after a build, not before
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
         stack = store.layers(stored.layers)
@@ -111,7 +111,8 @@ def run_command(
                 "layers of the image are missing from the store", hint="run `danlu build` again"
             )
         trees = tuple(layer.tree for layer in stack)
-        config = parse_image_config(stored.config)
+        root = open_image(store, stored, stack)
+        image_variables = dict(root.config.environment)
         edits: AbstractContextManager[ContainerEdits] = nullcontext(ContainerEdits())
         if chosen_gpus:
             from danlu.engine.gpu.allocation import hold_gpus
@@ -123,29 +124,25 @@ def run_command(
                 work=work,
                 uid=uid,
                 share=not gpus,
-                variables={**dict(config.environment), **variables},
+                variables={**image_variables, **variables},
                 progress=progress,
             )
         with edits as gpu_edits:
-            code = run_here(
-                add_bytecode_trees(store, stored, stack),
-                config,
-                args=args if is_program else resolve_command(args, runtime),
+            command = embedded.ImageCommand(
+                args if is_program else resolve_command(args, runtime),
                 project=directory,
                 volumes=(*declared, *binds),
                 environment=variables,
                 user=user,
                 terminal=terminal,
                 edits=gpu_edits,
-                trusted=stored.is_built_here,
-                work=work,
-                runtime_name=settings.config.runtime,
-                seccomp=seccomp,
                 init=() if skip_init else runtime.init,
                 shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
             )
+            launcher = ContainerLauncher(work, runtime=settings.config.runtime, seccomp=seccomp)
+            code = embedded.run_command(root, command, launcher)
     if code == _NOT_FOUND and args and not is_program:
-        search_path = variables.get("PATH", dict(config.environment).get("PATH", SYSTEM_PATH))
+        search_path = variables.get("PATH", image_variables.get("PATH", SYSTEM_PATH))
         hint = suggest_command(args[0], runtime)
         if hint and not has_program(trees, args[0], search_path):
             progress(Message(f"hint: {hint}", 0.0))

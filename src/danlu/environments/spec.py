@@ -22,17 +22,18 @@ from danlu.engine.environment_directory import (
     PortForward,
     ServiceSpec,
 )
-from danlu.engine.registry import DEFAULT_ENGINE, find_engine
+from danlu.engine.gpu.selection import parse_gpus
+from danlu.engine.registry import find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
-from danlu.engine.types import ResourceLimits
 from danlu.environment.runtime_settings import ExposedPort, RuntimeSettings
 from danlu.environments.jupyter import SERVICE_NAME as JUPYTER_SERVICE
 from danlu.environments.jupyter import add_jupyter
 from danlu.errors import UsageError
 from danlu.project.project import Project
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.util.config import NetworkName
+from danlu.util.danlu_program import DEFAULT_ENGINE
 from danlu.util.human import parse_size
 from danlu.util.paths import Paths
 
@@ -146,7 +147,19 @@ def build_spec(
         ssh_port=_parse_ssh_port(options.ssh_port) if options.ssh_port else None,
         authorized_keys=_read_keys(options),
     )
+    if parse_gpus(gpus) and features.gpus == "none":
+        raise missing_feature(engine, "GPUs")
+    if spec.limits != ResourceLimits() and not features.limits:
+        raise missing_feature(engine, "limits of CPU and memory")
     return add_jupyter(spec, runtime.jupyter, earlier) if runtime.jupyter else spec
+
+
+def missing_feature(engine: str, what: str) -> UsageError:
+    """Return the error for what environments of an engine cannot have."""
+    return UsageError(
+        f"environments of the {engine} engine cannot have {what}",
+        hint="use danlu's own engine: `--on local`",
+    )
 
 
 def name_directory(target: Project | Path | None) -> str:

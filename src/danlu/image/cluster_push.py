@@ -8,7 +8,6 @@ from danlu.image.export import push_names
 from danlu.image.manage import find_image
 from danlu.sandbox import userns
 from danlu.store import Store
-from danlu.util.fork import run_in_child
 
 
 def push_cluster_image(digest: str, repository: str, settings: Settings, progress: Progress) -> str:
@@ -16,12 +15,12 @@ def push_cluster_image(digest: str, repository: str, settings: Settings, progres
 
     Forks, so the process must not have other threads. The reference is by digest.
     """
-    return run_in_child(lambda: _push_image(digest, repository, settings, progress))
+    return userns.run_inside(
+        settings.paths, lambda: _push_image(digest, repository, settings, progress)
+    )
 
 
 def _push_image(digest: str, repository: str, settings: Settings, progress: Progress) -> str:
-    # Runs in a child process.
-    userns.enter(settings.paths)
     tag = digest.rpartition(":")[2][:12]
     with Store.open(settings.paths.store) as store, store.lease():
         image = find_image(store, digest)

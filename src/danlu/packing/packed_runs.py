@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from danlu.engine.embedded import image_process
 from danlu.errors import DanluError, StepFailed, StoreError
 from danlu.graph.image_config import parse_image_config
+from danlu.sandbox.launcher.image_root import image_process
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, RootFilesystem

@@ -37,13 +37,13 @@ from danlu.image.manage import find_image
 from danlu.oci.reference import Reference
 from danlu.packing.serve_image import read_server_label, require_server
 from danlu.packing.serve_options import ServeOptions, find_stop_seconds
+from danlu.sandbox import userns
 from danlu.serving import layout
 from danlu.serving.cluster.manifests import check_name, choose_name
 from danlu.serving.cluster.views import ServedModelView
 from danlu.serving.model_servers import DANLU, ModelServer
 from danlu.store import Store, StoredImage
 from danlu.util.files import read_existing_file
-from danlu.util.fork import run_in_child
 from danlu.util.rotating_log import LogFollower
 from danlu.util.sanitize import strip_control_sequences
 
@@ -68,7 +68,7 @@ def start_server(
     the last lines of the log if the server ends; then it is removed.
     """
     name = check_name(options.name or choose_name(Reference.parse(image).repository))
-    run_in_child(lambda: require_server(image, settings))
+    userns.run_inside(settings.paths, lambda: require_server(image, settings))
     options = _choose_port(options)
     environment = EnvironmentDirectory(settings.paths.environments / _name_environment(name))
     earlier = read_existing_file(environment.spec_file)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from danlu.builder.embedded.bytecode_layers import (
+from danlu.errors import UsageError
+from danlu.sandbox.emulation import is_foreign_image
+from danlu.sandbox.launcher.bytecode_layers import (
     find_unmodified_wheels,
     find_wheel_layers,
     list_prefixes,
     record_bytecode,
     site_directory,
 )
-from danlu.errors import UsageError
-from danlu.sandbox.emulation import is_foreign_image
 
 if TYPE_CHECKING:
     from danlu.engine.settings import Settings
@@ -98,9 +98,9 @@ async def compile_image(
     # Builds only need `describe_python`; the sandbox is loaded by the maintenance process.
     from danlu.builder.embedded.build import run_sync
     from danlu.builder.embedded.bytecode_compiler import compile_layers
-    from danlu.builder.embedded.bytecode_layers import find_interpreter
     from danlu.builder.embedded.context import OpContext, SolveRequest, VertexResult
     from danlu.graph.ops import InstallScheme
+    from danlu.sandbox.launcher.bytecode_layers import find_interpreter
     from danlu.sandbox.sandbox import Sandbox
 
     interpreter = find_interpreter(store, stack, str(image.metadata["python"]))

@@ -22,39 +22,54 @@ from danlu.sandbox.types import (
     JoinedNetwork,
     Mount,
     ProcessSpec,
+    ResourceLimits,
     RootFilesystem,
 )
 from danlu.util.files import private_directory, remove_tree
 from danlu.util.json_codec import encode
 
-_SHELL = "/bin/sh"
+#: What starts a container's first process with a script, if the root has it.
+SHELL = "/bin/sh"
 _TERMINAL_GROUP = 5
 
 
-@contextmanager
-def prepare_run(
-    process: ProcessSpec,
-    root: RootFilesystem,
-    *,
-    mounts: Sequence[Mount],
-    network_env: NetworkEnvironment,
-    network: bool | JoinedNetwork,
-    work: Path,
-    shell: str = "",
-    seccomp: str = "",
-    shm_size: int = 0,
-    edits: ContainerEdits | None = None,
-) -> Iterator[Path]:
-    """Yield the directory of a runtime bundle.
+class ContainerSpec(msgspec.Struct, frozen=True):
+    """A container: its root, what it gets of this machine, and its first process.
 
-    Mount points that the root lacks are created in an extra layer, so that they never appear in the
-    upper. ``network`` is the machine's network (True), none (False), or one that exists already.
-    ``shell`` is a script that starts the program as its ``"$@"``, used if the root has a shell.
-    ``seccomp`` selects the filter (:func:`danlu.sandbox.seccomp.load_filter`). ``shm_size`` is the
-    bytes of ``/dev/shm``, 0 for the kernel's default. Of ``edits`` everything is applied but what
-    concerns single programs: variables and groups.
+    Attributes:
+        process: The first process. With a network it also gets the variables of ``network_env``
+            that it does not have.
+        script: Of a shell, which starts the process as its ``"$@"``, if the root has a shell.
+        mounts: Mount points that the root lacks never appear in the upper. A target may start with
+            ``~/``, the process's home.
+        network: The machine's (True), none (False), or one that exists already.
+        edits: Of them everything is applied but what concerns single programs: variables and
+            groups.
+        shm_size: Bytes of ``/dev/shm``; 0 for the kernel's default.
+        group: The name of a control group with ``limits`` to create; empty for none.
     """
-    edits = edits or ContainerEdits()
+
+    process: ProcessSpec
+    root: RootFilesystem
+    script: str = ""
+    mounts: Sequence[Mount] = ()
+    network: bool | JoinedNetwork = True
+    network_env: NetworkEnvironment = NetworkEnvironment({})
+    edits: ContainerEdits = ContainerEdits()
+    shm_size: int = 0
+    group: str = ""
+    limits: ResourceLimits = ResourceLimits()
+
+
+@contextmanager
+def prepare_bundle(spec: ContainerSpec, *, work: Path, seccomp: str = "") -> Iterator[Path]:
+    """Yield the directory of a runtime bundle below ``work``, on the store's file system.
+
+    ``seccomp`` selects the filter (:func:`danlu.sandbox.seccomp.load_filter`). Raises
+    :class:`UsageError` for an invalid mount.
+    """
+    process, root, network, edits = spec.process, spec.root, spec.network, spec.edits
+    mounts = _order_mounts(expand_home(spec.mounts, process.environment.get("HOME", "/")))
     userns.require_id(process.uid, process.gid)
     if userns.has_single_id():
         process = msgspec.structs.replace(process, groups=())
@@ -62,8 +77,8 @@ def prepare_run(
     bundle = private_directory(work, "run")
     try:
         view = LayerView(root.layers)
-        process = wrap_in_shell(process, view, shell)
-        network_mounts = _select_network_mounts(network_env, view) if network else ()
+        process = wrap_in_shell(process, view, spec.script)
+        network_mounts = _select_network_mounts(spec.network_env, view) if network else ()
         all_mounts = (
             *_write_name_files(bundle, network=network),
             *network_mounts,
@@ -78,14 +93,12 @@ def prepare_run(
         ):
             _write_configuration(
                 bundle,
-                process if not network else _add_network_variables(process, network_env),
+                process if not network else _add_network_variables(process, spec.network_env),
                 all_mounts,
+                spec,
                 merged=merged.resolve(),  # runtimes refuse a root below a symbolic link
                 device_directory=device_directory,
-                network=network,
                 seccomp=seccomp,
-                shm_size=shm_size,
-                edits=edits,
             )
             yield bundle
     except OSError as error:
@@ -129,11 +142,17 @@ def expand_home(mounts: Iterable[Mount], home: str) -> tuple[Mount, ...]:
     )
 
 
+def _order_mounts(mounts: Iterable[Mount]) -> list[Mount]:
+    """Return the mounts, parents before those below them."""
+    # A mount hides what was mounted below its target before.
+    return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
+
+
 def wrap_in_shell(process: ProcessSpec, view: LayerView, script: str) -> ProcessSpec:
     """Return the process started as ``"$@"`` of a shell script, if the root has a shell."""
-    if not script or view.entry(view.resolve(_SHELL)) is None:
+    if not script or view.entry(view.resolve(SHELL)) is None:
         return process
-    return msgspec.structs.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
+    return msgspec.structs.replace(process, args=(SHELL, "-c", script, "danlu", *process.args))
 
 
 def _select_network_mounts(network_env: NetworkEnvironment, view: LayerView) -> tuple[Mount, ...]:
@@ -229,14 +248,13 @@ def _write_configuration(
     place: Path,
     process: ProcessSpec,
     mounts: Sequence[Mount],
+    spec: ContainerSpec,
     *,
     merged: Path,
     device_directory: Path,
-    network: bool | JoinedNetwork,
     seccomp: str,
-    shm_size: int,
-    edits: ContainerEdits,
 ) -> None:
+    network = spec.network
     joined = network if isinstance(network, JoinedNetwork) else None
     context = runtime_spec.SpecContext(
         root=merged,
@@ -247,8 +265,8 @@ def _write_configuration(
         terminal_group=None if userns.has_single_id() else _TERMINAL_GROUP,
         fresh_sysfs=not userns.is_rootless() or network is not True,
         seccomp=load_filter(seccomp, runtime_spec.CAPABILITIES),
-        shm_size=shm_size,
-        hooks=edits.hooks,
+        shm_size=spec.shm_size,
+        hooks=spec.edits.hooks,
     )
     data = encode(runtime_spec.render_config(process, mounts, context))
     # The configuration contains the environment, which may contain secrets.

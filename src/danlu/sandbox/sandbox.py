@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT
 
 import anyio
-from anyio.abc import Process as Child
 
-from danlu.errors import MachineError
-from danlu.sandbox import container_processes, network_env, runtime, userns
-from danlu.sandbox.prepare import prepare_run
-from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox import runtime, userns
+from danlu.sandbox.launcher.container import ContainerLauncher, PreparedContainer
+from danlu.sandbox.launcher.running_container import StartedContainer
+from danlu.sandbox.network_env import detect_network_environment
+from danlu.sandbox.prepare import ContainerSpec
+from danlu.sandbox.types import ContainerExit, Mount, ProcessSpec, RootFilesystem
 
 _MAX_LINE_BYTES = 65536
+#: The build ends all the same if a killed step does not.
+_KILL_TIMEOUT = 10.0
 # A runtime copies stdout and stderr from two pipes, which would lose their order.
 _MERGE_STREAMS = 'exec "$@" 2>&1'
 
@@ -36,9 +39,8 @@ class Sandbox:
         if not userns.has_entered():
             raise RuntimeError("userns.enter() must be called before a sandbox is made")
         self.work = work.absolute()
-        self._runtime = runtime.find_runtime(name)
-        self._seccomp = seccomp
-        self._network_env = network_env.detect_network_environment(self.work, trusted=trusted)
+        self._launcher = ContainerLauncher(self.work, runtime=name, seccomp=seccomp)
+        self._network_env = detect_network_environment(self.work, trusted=trusted)
 
     async def run(
         self,
@@ -57,62 +59,63 @@ class Sandbox:
         found. Cancelling kills everything that runs inside. Without ``network`` there is only a
         loopback. Raises :class:`MachineError` if the runtime fails before the program starts.
         """
-        stack = ExitStack()
-        context = prepare_run(
+        spec = ContainerSpec(
             process,
             root,
+            script="" if on_line is None else _MERGE_STREAMS,
             mounts=mounts,
-            network_env=self._network_env,
             network=network,
-            work=self.work,
-            shell="" if on_line is None else _MERGE_STREAMS,
-            seccomp=self._seccomp,
+            network_env=self._network_env,
         )
+        resources = ExitStack()
         try:
-            bundle = await anyio.to_thread.run_sync(stack.enter_context, context)
-            code = await self._run_bundle(bundle, joined=on_line is None, on_line=on_line)
-            code, reason = runtime.interpret_exit(code, bundle / "log", process.args[0])
+            prepared = await anyio.to_thread.run_sync(self._launcher.prepare, spec, resources)
+            exit = await _run_container(prepared, on_line)
         finally:
             with anyio.CancelScope(shield=True):
                 # Mounts and directories must go even if the build was cancelled.
-                await anyio.to_thread.run_sync(stack.close)
-        if code == runtime.FAILED_TO_START and reason:
-            raise MachineError(
-                f"{self._runtime.name} could not start a step",
-                details=(reason,),
-                hint="`danlu doctor` checks this machine",
-            )
-        if reason and on_line is not None:
-            on_line(reason)
-        return code
+                await anyio.to_thread.run_sync(resources.close)
+        if exit.code == runtime.FAILED_TO_START and exit.message:
+            raise prepared.start_error("a step", exit.message)
+        if exit.message and on_line is not None:
+            on_line(exit.message)
+        return exit.code
 
-    async def _run_bundle(
-        self, place: Path, *, joined: bool, on_line: Callable[[str], None] | None
-    ) -> int:
-        child = await anyio.open_process(
-            self._runtime.command(place),
-            stdin=None if joined else DEVNULL,
-            stdout=None if joined else PIPE,
-            stderr=None if joined else STDOUT,
-            env=self._runtime.environment(),
-            cwd=place,
-            # Only we handle Ctrl-C; but a terminal can be read only from within our session.
-            start_new_session=not joined,
-        )
+
+async def _run_container(
+    prepared: PreparedContainer, on_line: Callable[[str], None] | None
+) -> ContainerExit:
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reading, False)
+    with open(reading, "rb", buffering=0) as output:
+        try:
+            container = StartedContainer(
+                prepared,
+                (0, 1, 2) if on_line is None else (None, writing, writing),
+                # Only we handle Ctrl-C; but a terminal can be read only from within our session.
+                new_session=on_line is not None,
+                kill_timeout=_KILL_TIMEOUT,
+            )
+        finally:
+            os.close(writing)
         try:
             if on_line is not None:
-                await _stream_lines(child, on_line)
-            await child.wait()
+                await _stream_lines(output, on_line)
+            return await container.wait()
         finally:
-            await _kill_and_reap(child)
-        assert child.returncode is not None
-        return child.returncode
+            # The runtime would wait until somebody reads the rest.
+            output.close()
+            # All of it must be gone, even if the build is being cancelled.
+            await container.stop(grace=0)
 
 
-async def _stream_lines(child: Child, on_line: Callable[[str], None]) -> None:
-    assert child.stdout is not None
+async def _stream_lines(output: FileIO, on_line: Callable[[str], None]) -> None:
     pending = b""
-    async for chunk in child.stdout:
+    while True:
+        await anyio.wait_readable(output)
+        chunk = os.read(output.fileno(), _MAX_LINE_BYTES)
+        if not chunk:
+            break
         text = pending + chunk
         # The rest of "\r\n" may arrive with the next chunk.
         pending_cr = b"\r" if text.endswith(b"\r") else b""
@@ -132,18 +135,3 @@ def _emit_line(line: bytes, on_line: Callable[[str], None]) -> None:
     # The runtime's own error is reported from its log.
     if not line.startswith(b"runc run failed: "):
         on_line(line.decode(errors="replace"))
-
-
-async def _kill_and_reap(child: Child) -> None:
-    """Kill the container and wait until all of it is gone, even while being cancelled."""
-    if child.returncode is not None:
-        return
-    with anyio.CancelScope(shield=True):
-        container_processes.kill_container(child.pid)
-        with anyio.move_on_after(10):
-            await child.wait()
-        if child.returncode is None:
-            # A process in uninterruptible sleep (proc(5), state D) keeps the namespace alive. The
-            # build ends all the same.
-            os.kill(child.pid, 9)
-            await child.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -121,3 +122,33 @@ class JoinedNetwork(msgspec.Struct, frozen=True):
     host: str
     hosts: Mapping[str, str] = {}
     resolver: str = ""
+
+
+class ResourceLimits(msgspec.Struct, frozen=True):
+    """Resource limits of a container: CPU cores, bytes of memory, indexes of visible GPUs."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    gpus: tuple[int, ...] = ()
+
+
+class ContainerExit(msgspec.Struct, frozen=True):
+    """How a container ended.
+
+    ``code`` is 128+n for signal n. ``reason`` is ``OOMKilled``, ``Error``, ``Completed``, or
+    ``StartError`` with a ``message`` if the container never started, or
+    :data:`danlu.engine.types.CONNECTION_LOST`.
+    ``time`` is set if the engine knows the end more precisely than the caller that waited.
+    """
+
+    code: int
+    reason: str = ""
+    message: str = ""
+    time: datetime | None = None
+
+
+class ResourceUsage(msgspec.Struct, frozen=True):
+    """Resources used by a container's processes: CPU seconds so far, bytes of memory now."""
+
+    cpu: float
+    memory: int

@@ -13,14 +13,16 @@ import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from danlu.errors import MachineError
 from danlu.sandbox import _linux
 from danlu.sandbox.types import SYSTEM_PATH
+from danlu.util.fork import run_in_child
 from danlu.util.id_maps import (
     account_name,
     load_recorded_id_maps,
@@ -31,6 +33,8 @@ from danlu.util.id_maps import (
 
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
+
+T = TypeVar("T")
 
 _PROC = Path("/proc")
 
@@ -82,6 +86,21 @@ def enter(paths: Paths) -> None:
     _keep_mounts_private()
     _hide_control_groups()
     _entered = True
+
+
+def run_inside(paths: Paths, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, called in a child that has entered; this process has not.
+
+    A supervisor or a program of another engine that is started later must not be in our namespaces.
+    Forks, so this process must not have other threads. The result is pickled. Raises what
+    :func:`enter` and ``work`` raise.
+    """
+
+    def enter_and_work() -> T:
+        enter(paths)
+        return work()
+
+    return run_in_child(enter_and_work)
 
 
 def has_entered() -> bool:

@@ -20,6 +20,7 @@ from danlu.oci.reference import Reference
 from danlu.project.build_cache import lookup
 from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
+from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.submission.job_code import collect_module_code, collect_script_code
 from danlu.submission.job_from_options import add_default_finish_timeout
@@ -29,7 +30,6 @@ from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
-from danlu.util.fork import run_in_child
 
 #: Shows lines of logs as they are printed. A variable of the job itself takes precedence.
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
@@ -237,7 +237,9 @@ def resolve_images(
             hint="omit --offline to pull it, or use --host-python to run processes instead",
         )
     if missing:
-        found |= run_in_child(lambda: _pull_images(missing, settings, progress))
+        found |= userns.run_inside(
+            settings.paths, lambda: _pull_images(missing, settings, progress)
+        )
     return {name: image for name, image in found.items() if image is not None}
 
 
@@ -256,10 +258,8 @@ def _pull_images(
     names: list[str], settings: Settings, progress: Progress
 ) -> dict[str, ContainerImage]:
     from danlu.image.pull import pull_image
-    from danlu.sandbox import userns
 
     started = time.monotonic()
-    userns.enter(settings.paths)
     images = {}
     with Store.open(settings.paths.store) as store:
         for name in names:
@@ -285,7 +285,9 @@ def build_target_image(
         known = lookup(store, project)
     digest = str(known.digest) if known is not None else ""
     if not digest:
-        digest = run_in_child(lambda: _build_project(project, options, settings, progress))
+        digest = userns.run_inside(
+            settings.paths, lambda: _build_project(project, options, settings, progress)
+        )
     # Only its digest identifies a project's image, whatever the manifest calls it.
     return ContainerImage(digest, digest)
 

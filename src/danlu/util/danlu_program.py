@@ -13,6 +13,8 @@ CALLER_CONTEXT_VARIABLE = "DANLU_CALLER_CONTEXT"
 CALLER_DIRECTORY_VARIABLE = "DANLU_CALLER_DIRECTORY"
 #: This machine, with danlu's own engine.
 LOCAL_CONTEXT = "local"
+#: The engine of a context that names no other.
+DEFAULT_ENGINE = "embedded"
 #: What selects danlu's directories; graphical programs do not have the variables of a shell.
 _DIRECTORY_VARIABLES = ("DANLU_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 

@@ -1,8 +1,8 @@
 """Run a function in a forked child process and return its result.
 
-Building and pulling make the calling process root of new namespaces for good; a job supervisor
-started from there would run its programs in them. A `build.py` is a user's program, which may exit,
-change the process or print whatever it likes. Both therefore run in a child.
+A process cannot leave the namespaces that it enters (:func:`danlu.sandbox.userns.run_inside`). A
+`build.py` is a user's program, which may exit, change the process or print whatever it likes. Both
+therefore run in a child.
 """
 
 from __future__ import annotations

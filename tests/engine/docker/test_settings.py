@@ -13,11 +13,10 @@ from danlu.engine.docker.commands import choose_user
 from danlu.engine.docker.images import find_common_layers
 from danlu.engine.docker.settings import DockerSettings, HostAccount, render_create, render_gpus
 from danlu.engine.environment_directory import EnvironmentSpec
-from danlu.engine.types import ResourceLimits
 from danlu.environments.processes import parse_processes
 from danlu.errors import MachineError, OutsideError, UsageError
 from danlu.oci.digest import DiffId
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.sandbox.users import ResolvedUser
 
 SPEC = EnvironmentSpec("digits", "sha256:1", datetime.now(UTC), project="/home/me/digits")

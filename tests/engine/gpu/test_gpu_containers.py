@@ -14,12 +14,12 @@ import pytest
 
 from danlu.engine.gpu.provider import provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
-from danlu.engine.types import ContainerExit, ResourceLimits
 from danlu.errors import MachineError
 from danlu.jobs.local import container_engine
 from danlu.sandbox import _linux
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.ld_cache import CachedLibrary, native_flags, render_cache
+from danlu.sandbox.types import ContainerExit, ResourceLimits
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from tests.conftest import Danlu

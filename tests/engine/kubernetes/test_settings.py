@@ -18,10 +18,10 @@ from danlu.engine.kubernetes.settings import (
     count_gpus,
     render_pod,
 )
-from danlu.engine.types import ResourceLimits
 from danlu.errors import UsageError
 from danlu.kube.core_v1 import Pod
 from danlu.kube.resources import PODS
+from danlu.sandbox.types import ResourceLimits
 
 
 def make_spec(**fields: Any) -> EnvironmentSpec:

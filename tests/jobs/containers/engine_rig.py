@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import anyio
 from anyio import to_thread
 
-from danlu.engine.types import ContainerExit, RunningContainer
+from danlu.engine.types import RunningContainer
 from danlu.jobs.local.container_engine import ContainerEngine
 from danlu.jobs.local.job_network import replica_address
-from danlu.jobs.local.pod import ContainerSpec
+from danlu.jobs.local.pod import ReplicaContainer
 from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sandbox.types import ContainerExit
 from danlu.store import Store
 from danlu.training.types import ReplicaId, ReplicaType
 from danlu.util.config import Configuration
@@ -95,7 +96,7 @@ class EngineRig:
         }
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            container = ContainerSpec(replica=ReplicaId(WORKER, index), args=args, **value)
+            container = ReplicaContainer(replica=ReplicaId(WORKER, index), args=args, **value)
             running = await self.engine.start(container, output=writing)
         finally:
             os.close(writing)

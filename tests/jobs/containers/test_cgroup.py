@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from danlu.engine.cgroup import CgroupManager, enter_script, group_name, is_stale, open_procs_files
-from danlu.engine.types import ResourceLimits
 from danlu.errors import MachineError
+from danlu.sandbox.launcher.cgroup import (
+    CgroupManager,
+    enter_script,
+    group_name,
+    is_stale,
+    open_procs_files,
+)
+from danlu.sandbox.types import ResourceLimits
 
 
 def process(place: Path, *, groups: str, mounts: str) -> str:
@@ -108,8 +114,8 @@ def test_processes_in_a_cgroup_are_measured_and_limited() -> None:
 @pytest.mark.needs("root")
 def test_cgroups_of_dead_supervisors_are_removed() -> None:
     script = (
-        "from danlu.engine.cgroup import CgroupManager;"
-        "from danlu.engine.types import ResourceLimits;"
+        "from danlu.sandbox.launcher.cgroup import CgroupManager;"
+        "from danlu.sandbox.types import ResourceLimits;"
         "from contextlib import ExitStack;"
         "import os, sys; group = CgroupManager.detect().create('test', ResourceLimits());"
         "files = group.open_procs_files(ExitStack());"

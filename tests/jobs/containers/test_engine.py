@@ -17,11 +17,10 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.engine.types import ContainerExit, ResourceLimits
 from danlu.errors import MachineError
 from danlu.jobs.local.job_network import replica_address
 from danlu.sandbox import _linux
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import ContainerExit, Mount, ResourceLimits
 from danlu.util.files import mounts_below
 from tests.jobs.containers.engine_rig import EngineRig
 

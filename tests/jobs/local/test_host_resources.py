@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.engine.cgroup import cpu_quota
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.host_resources import available_cores, thread_environment, thread_variables
+from danlu.sandbox.launcher.cgroup import cpu_quota
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
 from danlu.training.replicas import replica_ids

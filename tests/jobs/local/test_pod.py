@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.engine.types import ResourceLimits
 from danlu.errors import UsageError
-from danlu.jobs.local.pod import ContainerSpec, PodContext, build_pod, requested_gpus
+from danlu.jobs.local.pod import PodContext, ReplicaContainer, build_pod, requested_gpus
 from danlu.jobs.types import ContainerImage
+from danlu.sandbox.types import ResourceLimits
 from danlu.training.pod_template import escape_references, expand_references
 from danlu.util.quantity import parse_quantity
 from tests.jobs.local.support import spec, submission, worker
@@ -33,7 +33,7 @@ OBJECTS: Mapping[str, Mapping[str, Any]] = {
 
 def build_main_container(
     container: Mapping[str, Any], around: PodContext = AROUND, **fields: Any
-) -> ContainerSpec:
+) -> ReplicaContainer:
     """The main container of a pod of one."""
     pod = {
         "metadata": {"name": "job-worker-0", "namespace": "team", "labels": {"a/b": "label"}},

@@ -115,7 +115,7 @@ EATS = "b = []\nwhile True: b.append(bytearray(1 << 20))"
 
 
 def _limits_hold() -> bool:
-    from danlu.engine.cgroup import CgroupManager
+    from danlu.sandbox.launcher.cgroup import CgroupManager
 
     groups = CgroupManager.detect()
     try:

@@ -19,7 +19,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.procfs import find_namespace_members, read_command
+from danlu.sandbox.procfs import find_namespace_members, read_command
 from tests.conftest import Danlu, missing_for_real, program_in
 from tests.engine.ssh.conftest import process_commands
 from tests.notebook.browser.chromium import ChromiumBrowser

@@ -4,7 +4,7 @@ A layer has only ``__pycache__`` directories, for one wheel's layer and one exac
 builds of the same version differ). The files have the time and size of their source, which Python
 compares (PEP 552), so that it sees a source that is edited in a container. All wheels have the same
 time, so this does not tell versions apart: bytecode is used only over the very layer that it was
-compiled for, and if no later one has these files (:mod:`danlu.builder.embedded.bytecode_layers`).
+compiled for, and if no later one has these files (:mod:`danlu.sandbox.launcher.bytecode_layers`).
 Debian's packages compile the standard library when they are installed.
 """
 
@@ -16,17 +16,17 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from danlu.builder.embedded.bytecode_layers import (
-    ImageInterpreter,
-    bytecode_record_key,
-    find_bytecode_layers,
-)
 from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.staged_tree import copy_parents
 from danlu.errors import StepFailed
 from danlu.graph.ops import WHEEL_TIME, InstallScheme
 from danlu.oci.digest import DiffId
 from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sandbox.launcher.bytecode_layers import (
+    ImageInterpreter,
+    bytecode_record_key,
+    find_bytecode_layers,
+)
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.store import Layer, Store

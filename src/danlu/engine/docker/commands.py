@@ -37,7 +37,6 @@ from danlu.sandbox.prepare import check_mounts, expand_home
 from danlu.sandbox.types import Mount
 from danlu.sandbox.users import ResolvedUser, find_user
 from danlu.store import Store
-from danlu.util.fork import run_in_child
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class DockerCommands(EngineCommands):
         """Copy the environment's image to its engine, and write how the container is created."""
         spec = environment.read_spec()
         image = self._copy_image(spec.image, host)
-        facts = run_in_child(lambda: _read_facts(environment, spec, host))
+        facts = userns.run_inside(host.paths, lambda: _read_facts(environment, spec, host))
         user, account, options = choose_user(
             self._command.name,
             facts.user_text,
@@ -143,7 +142,6 @@ def _read_facts(
     environment: EnvironmentDirectory, spec: EnvironmentSpec, host: EngineHost
 ) -> ImageFacts:
     """Read the image's users, and write configuration files for network access."""
-    userns.enter(host.paths)
     with Store.open(host.paths.store) as store:
         image, layers = find_environment_image(store, spec)
         network, digest = detect_network(environment, trusted=image.is_built_here)

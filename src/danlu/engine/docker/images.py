@@ -22,7 +22,6 @@ from danlu.oci.image import parse_image
 from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.store.store_layers import StoreLayers
-from danlu.util.fork import run_in_child
 from danlu.util.paths import Paths
 from danlu.util.process_activity import (
     STUCK_SECONDS,
@@ -115,7 +114,6 @@ def _load_archive(
     )
 
     def write_layers() -> None:
-        userns.enter(paths)
         with (
             Store.open(paths.store) as store,
             store.lease(),
@@ -131,7 +129,7 @@ def _load_archive(
 
     failure: DanluError | None = None
     try:
-        run_in_child(write_layers)
+        userns.run_inside(paths, write_layers)
     except BaseException as error:
         if not isinstance(error, DanluError) or isinstance(error, TemporaryError):
             kill_program(loader)
@@ -164,7 +162,6 @@ def _pull_layout(
         place = Path(directory, short)
 
         def write_layers() -> None:
-            userns.enter(paths)
             with Store.open(paths.store) as store, store.lease():
                 stored = store.image(digest)
                 assert stored is not None
@@ -178,7 +175,7 @@ def _pull_layout(
                     omit=omit,
                 )
 
-        run_in_child(write_layers)
+        userns.run_inside(paths, write_layers)
         command.run("pull", "--quiet", f"oci:{short}", directory=Path(directory))
         command.run("tag", f"localhost/{short}:latest", name)
         # Without the second name it would remove all.

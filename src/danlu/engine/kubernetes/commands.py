@@ -41,7 +41,6 @@ from danlu.sandbox.types import PROJECT_DIRECTORY
 from danlu.sandbox.users import find_user
 from danlu.store import Store
 from danlu.util.config import KubernetesConfig
-from danlu.util.fork import run_in_child
 from danlu.util.human import parse_duration
 from danlu.util.paths import Paths
 
@@ -75,7 +74,7 @@ class KubernetesCommands(EngineCommands):
         config = host.config.kubernetes
         found = find_settings(environment)
         place = found or _choose_place(spec, config)
-        user = run_in_child(lambda: _find_user(spec, host.paths))
+        user = userns.run_inside(host.paths, lambda: _find_user(spec, host.paths))
         image = host.push_image(spec.image, _make_name(spec.name))
         pod_settings = msgspec.structs.replace(
             place,
@@ -166,7 +165,6 @@ def _make_name(text: str) -> str:
 
 
 def _find_user(spec: EnvironmentSpec, paths: Paths) -> PodUser:
-    userns.enter(paths)
     with Store.open(paths.store) as store:
         image, layers = find_environment_image(store, spec)
         text = spec.user or parse_image_config(image.config).user

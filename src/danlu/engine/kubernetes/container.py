@@ -21,13 +21,13 @@ from danlu.engine.kubernetes.scripts import RENEW_SCRIPT
 from danlu.engine.kubernetes.server_copy import copy_servers
 from danlu.engine.kubernetes.settings import CONTAINER, PodSettings, read_settings
 from danlu.engine.stream_copy import ProgramDescriptors
-from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
+from danlu.engine.types import EnvironmentProgram, ExecRequest, PortOpener
 from danlu.errors import DanluError, OutsideError, TemporaryError, UsageError
 from danlu.kube.errors import ConnectionLost
 from danlu.kube.pod_streams import PodConnection, PodExec, open_pod_exec, open_pod_port
 from danlu.project_sync.project_copy import ProjectCopy
 from danlu.project_sync.types import STAGE_NAME, CopyPlace
-from danlu.sandbox.types import PROJECT_DIRECTORY
+from danlu.sandbox.types import PROJECT_DIRECTORY, ContainerExit
 
 _RENEW_SECONDS = 5.0
 _RETRY_SECONDS = 2.0

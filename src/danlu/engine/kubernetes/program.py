@@ -25,11 +25,12 @@ from danlu.engine.kubernetes.pod import EnvironmentPod
 from danlu.engine.kubernetes.scripts import EXEC_SCRIPT, MARK_SCRIPT, RUN_DIRECTORY, WRITE_SCRIPT
 from danlu.engine.kubernetes.settings import CONTAINER
 from danlu.engine.stream_copy import ProgramDescriptors, copy_streams, send_terminal_size
-from danlu.engine.types import CONNECTION_LOST, ContainerExit, ExecRequest
+from danlu.engine.types import CONNECTION_LOST, ExecRequest
 from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.kube.errors import ConnectionLost
 from danlu.kube.pod_streams import Channel, PodExec, open_pod_exec
 from danlu.sandbox.runtime import FAILED_TO_START
+from danlu.sandbox.types import ContainerExit
 from danlu.util.sanitize import read_last_line
 
 T = TypeVar("T")

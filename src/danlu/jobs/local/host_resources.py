@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from danlu.engine.cgroup import cpu_quota
 from danlu.engine.gpu.provider import list_gpu_choices
 from danlu.engine.gpu.selection import GpuChoice, limit_to_visible
 from danlu.errors import MachineError
+from danlu.sandbox.launcher.cgroup import cpu_quota
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import BUILT_IN_FRAMEWORKS

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from danlu.engine.types import ResourceLimits, RunningContainer
+from danlu.engine.types import RunningContainer
 from danlu.errors import UsageError
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.types import Submission
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.training.pod_template import expand_references, list_containers
 from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
@@ -44,7 +44,7 @@ _MACHINE_RESOURCES: Mapping[str, Callable[[], float]] = {
 _LABEL_PATH = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
-class ContainerSpec(msgspec.Struct, frozen=True):
+class ReplicaContainer(msgspec.Struct, frozen=True):
     """A container of one attempt at a replica, with all references resolved.
 
     Attributes:
@@ -61,7 +61,8 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             supervisor's environment) sets them.
         user: Name or number and, after a colon, group; empty for the image's. Processes have the
             supervisor's. ``non_root`` forbids root.
-        post_start, pre_stop, liveness: Handlers (``exec`` or ``sleep``) as in the manifest.
+        post_start, pre_stop: Handlers (``exec`` or ``sleep``) as in the manifest.
+        probes: The ``startup`` and the ``liveness`` probe, in this order.
     """
 
     replica: ReplicaId
@@ -84,7 +85,7 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     non_root: bool = False
     post_start: Mapping[str, Any] | None = None
     pre_stop: Mapping[str, Any] | None = None
-    liveness: Mapping[str, Any] | None = None
+    probes: Mapping[str, Mapping[str, Any]] = {}
 
 
 class ReplicaEngine(Protocol):
@@ -93,7 +94,7 @@ class ReplicaEngine(Protocol):
     def warnings(self) -> Sequence[str]:
         """Return what the host could not enforce or provide (``resources: not enforced: …``)."""
 
-    async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
+    async def start(self, container: ReplicaContainer, *, output: int) -> RunningContainer:
         """Start a container with stdout and stderr at the descriptor ``output`` and no stdin.
 
         Raises :class:`danlu.errors.MachineError` if it cannot be started on this machine.
@@ -114,9 +115,9 @@ class ReplicaEngine(Protocol):
 class PodContainers(msgspec.Struct, frozen=True):
     """The containers of one attempt; ``grace`` is the pod's grace period, None if not set."""
 
-    init_containers: tuple[ContainerSpec, ...]
-    main: ContainerSpec
-    sidecars: tuple[ContainerSpec, ...]
+    init_containers: tuple[ReplicaContainer, ...]
+    main: ReplicaContainer
+    sidecars: tuple[ReplicaContainer, ...]
     grace: float | None = None
 
 
@@ -198,7 +199,7 @@ class _ContainerBuilder:
         container: Mapping[str, Any],
         environment: Mapping[str, str] | None = None,
         defaults: Mapping[str, str] | None = None,
-    ) -> ContainerSpec:
+    ) -> ReplicaContainer:
         context, image = self._context, self._submission.images.get(container.get("image") or "")
         first = {**context.environment, **(environment or {})}
         env = resolve_env(container, self._source, first)
@@ -207,7 +208,7 @@ class _ContainerBuilder:
         directory = container.get("workingDir") or ""
         if image is None:
             args, env, directory = self._adapt_to_host(args, env, directory)
-        return ContainerSpec(
+        return ReplicaContainer(
             replica=context.replica,
             attempt=context.attempt,
             name=str(container.get("name") or ""),
@@ -278,13 +279,17 @@ class _ContainerBuilder:
 def _find_handlers(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the handlers of a container that can be run here."""
     hooks = container.get("lifecycle") or {}
-    liveness = container.get("livenessProbe") or {}
-    # Before a startup probe has succeeded, the liveness probe would stop a slow program.
-    probes = bool(liveness.get("exec")) and not container.get("startupProbe")
+    probes = {}
+    for kind in ("startup", "liveness"):
+        probe = container.get(f"{kind}Probe")
+        if probe and not probe.get("exec"):
+            break  # before a startup probe has succeeded, the liveness probe would stop a program
+        if probe:
+            probes[kind] = probe
     return {
         "post_start": hooks.get("postStart"),
         "pre_stop": hooks.get("preStop"),
-        "liveness": liveness if probes else None,
+        "probes": probes,
     }
 
 

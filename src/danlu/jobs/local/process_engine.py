@@ -7,27 +7,31 @@ environment.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 
 import anyio
 
-from danlu.engine import procfs
-from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script, open_procs_files
-from danlu.engine.stop_signals import DEFAULT_SIGNALS, StopSignals
-from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
+from danlu.engine.types import RunningContainer
 from danlu.errors import MachineError
 from danlu.jobs.local.job_directory import utc_now
-from danlu.jobs.local.pod import ContainerSpec
+from danlu.jobs.local.pod import ReplicaContainer
+from danlu.sandbox import procfs
+from danlu.sandbox.launcher.cgroup import (
+    CgroupManager,
+    ContainerCgroup,
+    enter_script,
+    open_procs_files,
+)
+from danlu.sandbox.launcher.spawned_process import SpawnedProcess
+from danlu.sandbox.launcher.stop_signals import DEFAULT_SIGNALS
+from danlu.sandbox.types import ContainerExit, ResourceUsage
 from danlu.util.pdeathsig import with_parent_death_signal
-from danlu.util.process_tree import list_descendants, send_signal
-from danlu.util.quantity import format_memory
+from danlu.util.process_tree import send_signal
 from danlu.util.spawn import spawn_process
 
 MARK_VARIABLE = "DANLU_REPLICA"
@@ -46,7 +50,7 @@ class ProcessEngine:
 
     def __init__(self, *, orphanage: int | None = None) -> None:
         self._orphanage = orphanage
-        self._running: set[_RunningProcess] = set()
+        self._running: set[_HostProcess] = set()
         self._cgroups: CgroupManager | None = None
         self._warnings: dict[str, None] = {}
 
@@ -54,7 +58,7 @@ class ProcessEngine:
         """Return limits that are not enforced and volumes that are not mounted."""
         return tuple(self._warnings)
 
-    async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
+    async def start(self, container: ReplicaContainer, *, output: int) -> RunningContainer:
         """Start a process; if that is impossible, return one that has already failed."""
         environment = _build_environment(container)
         failure = _check_startable(container, environment)
@@ -64,7 +68,7 @@ class ProcessEngine:
         group = self._create_cgroup(container)
         streams = None, output, output
         pid = _spawn_process(container.args, environment, container.directory, streams, group)
-        return self._track_process(_RunningProcess(pid, container, self._orphanage, group))
+        return self._track_process(_HostProcess(pid, container, self._orphanage, group))
 
     async def exec(
         self,
@@ -76,11 +80,11 @@ class ProcessEngine:
 
         Processes that it leaves are not killed when it exits: MPI's daemon moves to the background.
         """
-        assert isinstance(running, _RunningProcess)
+        assert isinstance(running, _HostProcess)
         container = running.container
         environment = _build_environment(container)
         pid = _spawn_process(args, environment, container.directory, streams, running.group)
-        process = _RunningProcess(pid, container, self._orphanage, None, is_exec=True)
+        process = _HostProcess(pid, container, self._orphanage, None, is_exec=True)
         running.exec_processes.append(process)
         return self._track_process(process)
 
@@ -91,22 +95,22 @@ class ProcessEngine:
         if self._cgroups is not None:
             self._cgroups.close()
 
-    def _track_process(self, process: _RunningProcess) -> _RunningProcess:
+    def _track_process(self, process: _HostProcess) -> _HostProcess:
         self._running.add(process)
         process.on_gone = partial(self._running.discard, process)
         return process
 
-    def _create_cgroup(self, container: ContainerSpec) -> ContainerCgroup | None:
+    def _create_cgroup(self, container: ReplicaContainer) -> ContainerCgroup | None:
         limits = container.limits
         if limits.cpu is None and limits.memory is None:
             return None
         if self._cgroups is None:
             self._cgroups = CgroupManager.detect()
-        if self._cgroups.missing:
-            self._warnings[f"resources: not enforced: {self._cgroups.missing}"] = None
+        if warning := self._cgroups.explain_missing(limits):
+            self._warnings[warning] = None
         return self._cgroups.create(container.mark, limits)
 
-    def _warn_about_mounts(self, container: ContainerSpec) -> None:
+    def _warn_about_mounts(self, container: ReplicaContainer) -> None:
         for volume in container.volumes:
             # Pods mount an emptyDir at /dev/shm to enlarge it; a process uses the host's.
             if volume.target not in (str(volume.source), "/dev/shm"):
@@ -114,102 +118,65 @@ class ProcessEngine:
                 self._warnings[text] = None
 
 
-class _RunningProcess:
-    """A started process and its descendants."""
+class _HostProcess(SpawnedProcess):
+    """A started process and its descendants; ``on_gone`` is called when all have ended."""
 
     def __init__(
         self,
         pid: int,
-        container: ContainerSpec,
+        container: ReplicaContainer,
         orphanage: int | None,
         group: ContainerCgroup | None,
         *,
         is_exec: bool = False,
     ) -> None:
+        super().__init__(pid, group)
         self.container = container
-        self.group = group
-        self.exec_processes: list[_RunningProcess] = []
+        self.exec_processes: list[_HostProcess] = []
         self.on_gone: Callable[[], None] = lambda: None
-        self._pid = pid
         # An exec has the same mark as its replica, so the mark does not tell its processes apart.
         self._mark = b"" if is_exec else f"{MARK_VARIABLE}={container.mark}".encode()
         self._kills_leftovers = not is_exec
         self._orphanage = orphanage
-        self._stop_signals = StopSignals(lambda: pid, partial(send_signal, [pid]))
-        self._descriptor = os.pidfd_open(pid)
-        self._ended = anyio.Event()
-        self._end: tuple[int, datetime] = (0, utc_now())
-        self._exit: ContainerExit | None = None
-        self._clearing = anyio.Lock()
-        asyncio.get_running_loop().add_reader(self._descriptor, self._reap_process)
 
     @property
     def pid(self) -> int | None:
         """The process id."""
-        return self._pid
+        return self.child
 
-    def _reap_process(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        os.close(self._descriptor)
-        _, status = os.waitpid(self._pid, 0)
-        self._end = os.waitstatus_to_exitcode(status), utc_now()
-        self._ended.set()
+    def _find_program(self) -> int | None:
+        return self.child
 
-    async def wait(self) -> ContainerExit:
-        """Wait until nothing is left of the process, and return how it ended."""
-        await self._ended.wait()
-        async with self._clearing:
-            if self._exit is None:
-                if self._kills_leftovers:
-                    await self._kill_leftovers()
-                self._exit = self._build_exit()
-                if self.group is not None:
-                    self.group.close()
-                self.on_gone()
-        return self._exit
+    def _send_stop_signal(self, number: int) -> None:
+        send_signal([self.child], number)
 
-    async def _kill_leftovers(self) -> None:
+    async def _kill_all(self) -> None:
+        self._kills_leftovers = True
+        if not self._ended.is_set():
+            send_signal(self._own_processes())
+
+    async def _collect_exit(self) -> ContainerExit:
         for process in self.exec_processes:
             await process.stop(grace=0)
-        while pids := self._own_processes():
+        while self._kills_leftovers and (pids := self._own_processes()):
             send_signal(pids)
             await anyio.sleep(_POLL_SECONDS)
-
-    def _build_exit(self) -> ContainerExit:
-        code, time = self._end
+        code = self._end[0]
         reason = "Error" if code else "Completed"
         if code < 0:
             code = 128 - code
             with suppress(ValueError):  # real-time signals have no names
                 reason = signal.Signals(code - 128).name
-        if code and self.group is not None and self.group.had_oom_kill():
-            limit = self.container.limits.memory
-            message = f"limit {format_memory(limit)}" if limit else ""
-            return ContainerExit(code, "OOMKilled", message, time)
-        return ContainerExit(code, reason, "", time)
+        exit = self._describe_exit(code, reason)
+        if self.group is not None:
+            self.group.close()
+        self.on_gone()
+        return exit
 
     def _own_processes(self) -> list[int]:
         # If the reaper died, the kernel reparents orphans to some other process.
         orphanage = self._orphanage if self._orphanage == os.getppid() else None
-        return procfs.find_processes(self._pid, self._mark, orphanage=orphanage)
-
-    async def stop(self, *, grace: float) -> None:
-        """Send the stop signal, and kill everything that is left after ``grace`` seconds."""
-        with anyio.CancelScope(shield=True):
-            if grace > 0 and not self._ended.is_set():
-                await self._stop_signals.stop(self._ended, grace=grace)
-            self._kills_leftovers = True
-            if not self._ended.is_set():
-                send_signal(self._own_processes())
-            await self.wait()
-
-    def usage(self) -> ResourceUsage | None:
-        """Return what its processes use now."""
-        if self._ended.is_set():
-            return None
-        if self.group is not None and (used := self.group.usage()):
-            return used
-        return procfs.measure_usage([self._pid, *list_descendants(self._pid)])
+        return procfs.find_processes(self.child, self._mark, orphanage=orphanage)
 
 
 class _FailedStart:
@@ -235,7 +202,7 @@ class _FailedStart:
         return None
 
 
-def _build_environment(container: ContainerSpec) -> dict[str, str]:
+def _build_environment(container: ReplicaContainer) -> dict[str, str]:
     environment = {
         **container.defaults,
         **os.environ,
@@ -249,7 +216,7 @@ def _build_environment(container: ContainerSpec) -> dict[str, str]:
 
 
 def _check_startable(
-    container: ContainerSpec, environment: Mapping[str, str]
+    container: ReplicaContainer, environment: Mapping[str, str]
 ) -> ContainerExit | None:
     """Return why a container cannot be started as a process, with a shell's exit codes."""
     if not container.args:

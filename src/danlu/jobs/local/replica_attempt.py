@@ -11,12 +11,13 @@ from functools import partial
 
 import anyio
 
-from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
+from danlu.engine.types import RunningContainer
 from danlu.errors import DanluError
 from danlu.jobs.local.job_directory import utc_now
 from danlu.jobs.local.lifecycle import ManagedContainer
 from danlu.jobs.local.log_files import LineSplitter, LogWriter
-from danlu.jobs.local.pod import ContainerSpec, PodContainers, ReplicaEngine
+from danlu.jobs.local.pod import PodContainers, ReplicaContainer, ReplicaEngine
+from danlu.sandbox.types import ContainerExit, ResourceUsage
 from danlu.training.types import ObservedReplica, ReplicaId, ReplicaPhase
 from danlu.util.exception_groups import unwrap_group
 
@@ -61,7 +62,7 @@ class ReplicaAttempt:
         self.started: datetime | None = None
         self.finished: datetime | None = None
         self.running: RunningContainer | None = None
-        self.container: ContainerSpec | None = None
+        self.container: ReplicaContainer | None = None
         self.engine: ReplicaEngine | None = None
         self.gone = anyio.Event()
         self._changed = changed
@@ -74,7 +75,7 @@ class ReplicaAttempt:
         self,
         pod: Callable[[], Awaitable[PodContainers]],
         *,
-        engine: Callable[[ContainerSpec], ReplicaEngine],
+        engine: Callable[[ReplicaContainer], ReplicaEngine],
         log: LogWriter,
     ) -> None:
         """Run the pod that ``pod`` returns as soon as it may start; never raises."""
@@ -91,7 +92,10 @@ class ReplicaAttempt:
         self._changed()
 
     async def _run_pod(
-        self, pod: PodContainers, engine: Callable[[ContainerSpec], ReplicaEngine], log: LogWriter
+        self,
+        pod: PodContainers,
+        engine: Callable[[ReplicaContainer], ReplicaEngine],
+        log: LogWriter,
     ) -> None:
         if pod.grace is not None and not self.stop_requested:
             self.grace = pod.grace
@@ -112,7 +116,7 @@ class ReplicaAttempt:
         self._record_exit(exit)
 
     async def _run_main(
-        self, container: ContainerSpec, engine: ReplicaEngine, log: LogWriter
+        self, container: ReplicaContainer, engine: ReplicaEngine, log: LogWriter
     ) -> ContainerExit:
         self.engine, self.container = engine, container
         main, pipe = await self._start_container(container, engine)
@@ -129,7 +133,7 @@ class ReplicaAttempt:
         await container.watch(grace=self.grace)
 
     async def _run_init_container(
-        self, container: ContainerSpec, engine: ReplicaEngine, log: LogWriter
+        self, container: ReplicaContainer, engine: ReplicaEngine, log: LogWriter
     ) -> ContainerExit:
         self.container, self.engine = container, engine
         init, pipe = await self._start_container(container, engine)
@@ -141,7 +145,7 @@ class ReplicaAttempt:
         return exit
 
     async def _start_container(
-        self, container: ContainerSpec, engine: ReplicaEngine
+        self, container: ReplicaContainer, engine: ReplicaEngine
     ) -> tuple[ManagedContainer, int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from danlu.engine.gpu.usage import GpuMeter, GpuUsage
 from danlu.engine.resource_allocator import ResourceAllocator
-from danlu.engine.types import ResourceUsage, UsageRate
+from danlu.engine.types import UsageRate
 from danlu.jobs.local.file_exchange import exchange_env, exchange_mounts
 from danlu.jobs.local.host_resources import (
     available_cores,
@@ -27,9 +27,9 @@ from danlu.jobs.local.host_resources import (
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings, utc_now
 from danlu.jobs.local.log_files import LogWriter, log_file
 from danlu.jobs.local.pod import (
-    ContainerSpec,
     PodContainers,
     PodContext,
+    ReplicaContainer,
     ReplicaEngine,
     build_pod,
     requested_gpus,
@@ -44,6 +44,7 @@ from danlu.jobs.local.topology import (
     runs_in_container,
 )
 from danlu.jobs.types import ReplicaCommand, Submission
+from danlu.sandbox.types import ResourceUsage
 from danlu.training.framework import Framework
 from danlu.training.replicas import replica_ids
 from danlu.training.types import Job, ObservedReplicas, ReplicaId, ReplicaPhase
@@ -230,7 +231,7 @@ class ReplicaManager:
             self._job, self._framework, replica, members=replicas, cores=cores
         )
 
-    def _engine_for(self, container: ContainerSpec) -> ReplicaEngine:
+    def _engine_for(self, container: ReplicaContainer) -> ReplicaEngine:
         if not container.image:
             return self._processes
         if self._containers is None:
@@ -338,7 +339,7 @@ def _lost_lines_warning(replica: ReplicaId, log: LogWriter) -> str:
     return f"{log.lost:,} lines of {replica} were lost: disk full"
 
 
-def _replica_command(container: ContainerSpec, submission: Submission) -> ReplicaCommand:
+def _replica_command(container: ReplicaContainer, submission: Submission) -> ReplicaCommand:
     names = {image.digest: image.name or name for name, image in submission.images.items()}
     return ReplicaCommand(
         container.args,

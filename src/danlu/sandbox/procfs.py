@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from danlu.engine.types import ResourceUsage
+from danlu.sandbox.types import ResourceUsage
 from danlu.util.process_tree import child_pids, list_descendants
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

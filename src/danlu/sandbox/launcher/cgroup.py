@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from danlu.engine.types import ResourceLimits, ResourceUsage
 from danlu.errors import MachineError
+from danlu.sandbox.types import ResourceLimits, ResourceUsage
 
 _PREFIX = "danlu"
 _CPU_PERIOD_US = 100_000
@@ -54,14 +54,19 @@ class CgroupManager:
         manager.clean_up()
         return manager
 
+    def explain_missing(self, limits: ResourceLimits) -> str:
+        """Return a warning if these limits cannot be enforced, or an empty string."""
+        has_limits = limits.cpu is not None or limits.memory is not None
+        return f"resources: not enforced: {self.missing}" if has_limits and self.missing else ""
+
     def create(self, mark: str, limits: ResourceLimits) -> ContainerCgroup:
         """Create a group with these limits.
 
         Raises :class:`MachineError` if the kernel rejects a limit.
         """
-        group = ContainerCgroup(self._roots, group_name(mark))
+        group = ContainerCgroup(self._roots, group_name(mark), limits)
         try:
-            group.apply_limits(limits)
+            group.apply_limits()
         except BaseException:
             group.close()
             raise
@@ -87,7 +92,8 @@ class CgroupManager:
 class ContainerCgroup:
     """One control group, with a directory in each hierarchy that has a controller for it."""
 
-    def __init__(self, roots: tuple[CgroupRoot, ...], name: str) -> None:
+    def __init__(self, roots: tuple[CgroupRoot, ...], name: str, limits: ResourceLimits) -> None:
+        self.limits = limits
         self._name = name
         self._roots: list[CgroupRoot] = []
         for root in roots:
@@ -95,10 +101,10 @@ class ContainerCgroup:
                 os.mkdir(name, dir_fd=root.descriptor)
             self._roots.append(root)
 
-    def apply_limits(self, limits: ResourceLimits) -> None:
+    def apply_limits(self) -> None:
         """Set the limits of CPU (cores) and memory (bytes, including swap)."""
         for root in self._roots:
-            for file, value in _limit_files(root, limits):
+            for file, value in _limit_files(root, self.limits):
                 # Without swap accounting the file does not exist, and there is nothing to limit.
                 optional = "swap" in file or "memsw" in file
                 try:

@@ -109,7 +109,7 @@ def init_from_template(
 
 
 def _works_with_git(directory: Path, draft: BuildFileDraft) -> bool:
-    """Return whether git is expected inside: in a repository, if no file says what there is.
+    """Return whether git is expected inside: in a repository, if no file lists all programs.
 
     A worktree's repository is elsewhere, where an environment does not see it.
     """

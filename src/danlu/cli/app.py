@@ -90,7 +90,7 @@ _FAMILIAR_COMMANDS = {
     "inspect": _IMAGE_HINT.format("show"),
     "jupyter": _JUPYTER_HINT,
     "lab": _JUPYTER_HINT,
-    "list": "use `danlu ps` for environments, `danlu jobs ls` for jobs, `danlu image ls` for images",
+    "list": "use `danlu ps` for environments, or `danlu jobs ls`, `danlu image ls`",
     "new": "use `danlu init --template NAME`",
     "notebook": _JUPYTER_HINT,
     "rmi": _IMAGE_HINT.format("rm"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from danlu.training.framework import Framework, ReplicaCounts
-from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy
+from danlu.training.types import Job, JobRestartPolicy, ReplicaId, ReplicaType, RestartPolicy
 
 MAX_LISTED_REPLICAS = 5
 
@@ -55,9 +55,18 @@ def evicted_message(
     return _fill_template(template, job, type, counts.evicted, counts.expected)
 
 
+def job_restart_message(policy: JobRestartPolicy, restarts: int) -> str:
+    """Report that the whole job is restarted, for the ``restarts``-th time."""
+    limit = "" if policy.max_restarts is None else f" of {policy.max_restarts}"
+    return f"All replicas are recreated: restart {restarts}{limit} of the job."
+
+
 def backoff_limit_message(job: Job) -> str:
-    """Report that the back-off limit is exceeded."""
-    return f"Job {job.name} has failed because it has reached the specified backoff limit"
+    """Report that the back-off limit is exceeded, or the maximum of the job's restart policy."""
+    if (policy := job.job_restart_policy) is None:
+        return f"Job {job.name} has failed because it has reached the specified backoff limit"
+    limit = f"max number of restarts ({policy.max_restarts})"
+    return f"Job {job.name} has failed because it has reached its {limit}"
 
 
 def deadline_message(job: Job, unfinished: Sequence[ReplicaId]) -> str:

@@ -199,7 +199,7 @@ def test_resumed_job_continues_with_the_next_stage() -> None:
         ({"Master": [Dependency(WORKER, "Ready")]}, []),
         (
             {"Master": [Dependency(ReplicaType("Node"), "Ready")]},
-            ["there is no replica type Node"],
+            ["replica type Node not found"],
         ),
         ({"Master": [Dependency(MASTER, "Ready")]}, ["Master itself waits for Master"]),
         (

@@ -59,7 +59,7 @@ def check_dependencies(job: Job, *, field: str) -> Iterator[FieldError]:
         for dependency in spec.depends_on:
             if dependency.type not in job.replicas:
                 hint = f"one of {', '.join(other for other in job.replicas if other != type)}"
-                yield FieldError(path, f"there is no replica type {dependency.type}", hint)
+                yield FieldError(path, f"replica type {dependency.type} not found", hint)
             elif type in _list_all_dependencies(job, dependency.type):
                 yield FieldError(path, f"{dependency.type} itself waits for {type}")
 

@@ -265,10 +265,10 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     work.mkdir()
     _write_inputs(task, placed, work)
     restrictions = _write_restrictions(task, work)
-    variables, settings, named, places = sandbox_indexes(request.indexes, request.project)
-    pins = write_index_pins((line.text for line in wanted.lines), wanted.pins, named, work)
+    indexes = sandbox_indexes(request.indexes, request.project)
+    pins = write_index_pins((line.text for line in wanted.lines), wanted.pins, indexes.named, work)
     ignored = _ignore_sources(placed, wanted.pins) if pins else ["--no-sources"]
-    (work / "uv.toml").write_text(settings)
+    (work / "uv.toml").write_text(indexes.uv_toml)
     # The build user must be able to write there, and git refuses repositories of other owners.
     for tree in (work, *(staged.path for staged in placed)):
         chown_to_builder(tree)
@@ -283,14 +283,14 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
         "SOURCES": " ".join(ignored),
         "FORMATS": " ".join(wanted.formats.to_options()),
         **list_version_variables(os.environ),
-        **variables,
+        **indexes.variables,
     }
     mounts = [
         Mount(UV_INSIDE, find_uv(), readonly=True),
         Mount(_WORK, work),
         *(Mount(f"{_SOURCES}/{n}", staged.path) for n, staged in enumerate(placed)),
         *_mount_wheels(wanted, request.project, task.scratch),
-        *places,
+        *indexes.mounts,
     ]
     assert request.run_in_sandbox is not None
     code = await request.run_in_sandbox(("/bin/sh", "-c", _SCRIPT), mounts, environment)

@@ -41,18 +41,6 @@ DEFAULT_FRAMEWORK = BUILT_IN_FRAMEWORKS[0]
 TRAIN_JOB = train_job.FRAMEWORK
 """What drives TrainJobs. It is no framework that a script can choose, so it is not listed."""
 
-_REQUIRED_ATTRIBUTES = (
-    "name",
-    "kind",
-    "plural",
-    "replicas_field",
-    "replica_types",
-    "driver_types",
-    "container",
-    "port_name",
-    "port",
-)
-
 
 class BrokenFramework(UsageError):
     """The framework of an installed package cannot be used; message and hint name the package."""
@@ -81,8 +69,13 @@ def find_framework(kind_or_name: str) -> Framework:
     raise _unknown_framework(kind_or_name, (*BUILT_IN_FRAMEWORKS, *plugins), broken)
 
 
-def list_frameworks() -> tuple[Framework, ...]:
-    """Return all usable frameworks: danlu's own, then those of packages, sorted by name."""
+def list_frameworks(kinds: Sequence[str] = ()) -> tuple[Framework, ...]:
+    """Return all usable frameworks: danlu's own, then those of packages, sorted by name.
+
+    Only those of ``kinds`` if it is not empty; raises :class:`UsageError` if one is unknown.
+    """
+    if kinds:
+        return tuple(dict.fromkeys(map(find_framework, kinds)))
     return (*BUILT_IN_FRAMEWORKS, *_load_plugins()[0])
 
 
@@ -122,7 +115,7 @@ def _load_plugin(entry: EntryPoint, known: Sequence[Framework]) -> Framework:
     if not isinstance(framework, Framework):
         what = type(framework).__name__
         raise _broken_plugin(entry, f"{entry.value} is a {what}, not a Framework")
-    missing = [name for name in _REQUIRED_ATTRIBUTES if not hasattr(framework, name)]
+    missing = [name for name in Framework.__annotations__ if not hasattr(framework, name)]
     if missing:
         raise _broken_plugin(entry, f"{entry.value} does not set {', '.join(missing)}")
     names = _framework_names(framework)

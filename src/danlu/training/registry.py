@@ -39,7 +39,7 @@ DEFAULT_FRAMEWORK = BUILT_IN_FRAMEWORKS[0]
 """The framework that serves any program: it sets the most common variables (``RANK`` …)."""
 
 TRAIN_JOB = train_job.FRAMEWORK
-"""What drives TrainJobs. It is no framework that a script can choose, so it is not listed."""
+"""What drives TrainJobs. It is not listed, because a script cannot choose it."""
 
 
 class BrokenFramework(UsageError):

@@ -1,14 +1,14 @@
 """TrainJob: what Kubeflow Trainer's plug-ins set, by the ML policy of the runtime.
 
 The variables are those of Kubeflow Trainer 2.3 (``pkg/runtime/framework/plugins``: torch, jax,
-xgboost). They are set only if the job has ``spec.trainer``, also ``{}``. torchrun makes the
-variables of ``torch.distributed`` out of its own. Jobs of the policy ``mpi`` are MPIJobs here
-(:mod:`danlu.training.train_job.reader`).
+xgboost). They are set only if the job has ``spec.trainer``, also ``{}``. torchrun derives
+those of ``torch.distributed`` from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from danlu.training.framework import CountsByType, EnvVar, Framework, Verdict, evaluate_counts
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
@@ -20,6 +20,11 @@ MODEL_INITIALIZER = ReplicaType("model-initializer")
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 PORT = 29500
+
+
+def find_policy(name: str) -> MLPolicy:
+    """Return the policy of a field of ``spec.mlPolicy``; an empty name means none."""
+    return POLICIES.get(name, NO_POLICY)
 
 
 class TrainJobFramework(Framework):
@@ -48,10 +53,9 @@ class TrainJobFramework(Framework):
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the variables of the runtime's ML policy."""
-        build = _POLICIES.get(job.options["policy"])
-        if build is None or replica.type != NODE or not job.options["hasTrainer"]:
+        if replica.type != NODE or not job.options["hasTrainer"]:
             return ()
-        return build(job, replica, topology)
+        return find_policy(job.options["policy"]).build_env(job, replica, topology)
 
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name that JobSet gives the replica's pod, without its random end."""
@@ -108,33 +112,59 @@ def _xgboost_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVa
     ]
 
 
-_POLICIES: Mapping[str, Callable[[Job, ReplicaId, Topology], list[EnvVar]]] = {
-    "torch": _torch_env,
-    "jax": _jax_env,
-    "xgboost": _xgboost_env,
-}
+def _count_torch_processes(given: int | None, gpus: int, cpus: int) -> int | str:
+    """Return the given number, else leave it to torchrun if there are GPUs: it counts them."""
+    return given or ("auto" if gpus else max(1, cpus))
 
 
-def reserved_variables(policy: str) -> Sequence[str]:
-    """Return the variables that ``spec.trainer.env`` must not set (``pkg/constants``)."""
-    return _RESERVED.get(policy, ())
+def _count_xgboost_workers(given: int | None, gpus: int, cpus: int) -> int:
+    """Return a worker per GPU; a given number does not count."""
+    return gpus or 1
 
 
-_RESERVED: Mapping[str, Sequence[str]] = {
-    "torch": (
-        "PET_NNODES",
-        "PET_NPROC_PER_NODE",
-        "PET_NODE_RANK",
-        "PET_MASTER_ADDR",
-        "PET_MASTER_PORT",
+@dataclass(frozen=True, kw_only=True)
+class MLPolicy:
+    """What a field of ``spec.mlPolicy`` of a runtime means.
+
+    Attributes:
+        build_env: Returns the variables of a node.
+        reserved: The variables that ``spec.trainer.env`` must not set (``pkg/constants``).
+        count_processes: Returns the number of processes of a node from ``numProcPerNode``, its
+            GPUs and its CPUs.
+        takes_processes: Whether ``numProcPerNode`` counts.
+        image: Of the nodes of the runtime that Kubeflow Trainer installs for this policy
+            (``manifests/base/runtimes``).
+    """
+
+    build_env: Callable[[Job, ReplicaId, Topology], list[EnvVar]]
+    reserved: tuple[str, ...] = ()
+    count_processes: Callable[[int | None, int, int], int | str] = lambda given, gpus, cpus: 1
+    takes_processes: bool = False
+    image: str
+
+
+POLICIES: Mapping[str, MLPolicy] = {
+    "torch": MLPolicy(
+        build_env=_torch_env,
+        reserved=(
+            *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK"),
+            *("PET_MASTER_ADDR", "PET_MASTER_PORT"),
+        ),
+        count_processes=_count_torch_processes,
+        takes_processes=True,
+        image="pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
     ),
-    "xgboost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
-    "mpi": (
-        "OMPI_MCA_orte_default_hostfile",
-        "OMPI_MCA_plm_rsh_args",
-        "OMPI_MCA_orte_keep_fqdn_hostnames",
-        "OMPI_MCA_orte_set_default_slots",
+    "jax": MLPolicy(build_env=_jax_env, image="nvcr.io/nvidia/jax:25.10-py3"),
+    "xgboost": MLPolicy(
+        build_env=_xgboost_env,
+        reserved=("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
+        count_processes=_count_xgboost_workers,
+        image="ghcr.io/kubeflow/trainer/xgboost-runtime",
     ),
 }
+#: What a runtime without a policy means: a number of nodes.
+NO_POLICY = MLPolicy(build_env=lambda job, replica, topology: [], image="python:3.11")
+#: Kubeflow Trainer's further ones.
+UNSUPPORTED_POLICIES = ("flux", "mpi")
 
 FRAMEWORK = TrainJobFramework()

@@ -20,12 +20,14 @@ from danlu.training.frameworks.train_job import (
     INITIALIZERS,
     MODEL_INITIALIZER,
     NODE,
-    reserved_variables,
+    POLICIES,
+    UNSUPPORTED_POLICIES,
+    MLPolicy,
+    find_policy,
 )
 from danlu.training.train_job.patches import merge_lists, merge_patch
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
 from danlu.training.train_job.schema import (
-    POLICIES,
     RUNTIME_KINDS,
     check_runtime,
     check_train_job,
@@ -50,7 +52,6 @@ _BACKOFF_LIMIT = 6
 _TORCHTUNE = ["tune", "run"]
 #: The volume of the initializers, and what they find the address of their data in.
 _INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
-_SUPPORTED_POLICIES = tuple(policy for policy in POLICIES if policy not in ("flux", "mpi"))
 
 
 def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]) -> Job:
@@ -107,8 +108,8 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
         message = f"has several policies: {', '.join(policies)}"
         yield FieldError("spec.mlPolicy", message, "a runtime is for one framework")
     for policy in policies:
-        if policy not in _SUPPORTED_POLICIES:
-            hint = f"policies that danlu runs: {', '.join(_SUPPORTED_POLICIES)}, or none"
+        if policy not in POLICIES:
+            hint = f"policies that danlu runs: {', '.join(POLICIES)}, or none"
             yield FieldError(f"spec.mlPolicy.{policy}", "is not supported", hint)
     root = "spec.template.spec"
     names = [job["name"] for job in replicated_jobs(spec)]
@@ -142,13 +143,12 @@ def _check_ancestor(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _check_job_rules(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield what a TrainJob's own fields, or they and its runtime, have wrong."""
     trainer = spec.get("trainer") or {}
-    policy = _find_policy(runtime)
-    reserved = reserved_variables(policy)
+    policy = find_policy(_name_policy(runtime))
     for index, variable in enumerate(trainer.get("env") or ()):
-        if variable["name"] in reserved:
+        if variable["name"] in policy.reserved:
             message = f"must not have reserved envs: {variable['name']} is set by the runtime"
             yield FieldError(f"spec.trainer.env[{index}].name", message, "leave it out")
-    if policy == "torch" and list(trainer.get("command") or ()) == _TORCHTUNE:
+    if list(trainer.get("command") or ()) == _TORCHTUNE:
         hint = "write the whole command, with its recipe and options"
         yield FieldError("spec.trainer.command", "torchtune's recipes are not chosen here", hint)
     yield from _check_initializers(spec.get("initializer") or {}, runtime)
@@ -229,10 +229,10 @@ def _find_step(job: Mapping[str, Any]) -> str:
 
 def _find_policies(runtime: Mapping[str, Any]) -> list[str]:
     policy = runtime.get("mlPolicy") or {}
-    return [name for name in POLICIES if policy.get(name) is not None]
+    return [name for name in (*POLICIES, *UNSUPPORTED_POLICIES) if policy.get(name) is not None]
 
 
-def _find_policy(runtime: Mapping[str, Any]) -> str:
+def _name_policy(runtime: Mapping[str, Any]) -> str:
     return next(iter(_find_policies(runtime)), "")
 
 
@@ -253,7 +253,7 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         for job in jobs
         if job["name"] == name
     }
-    policy = _find_policy(runtime)
+    policy = _name_policy(runtime)
     manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
     return Job(
@@ -274,7 +274,7 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         ),
         options={
             "policy": policy,
-            "processes": _count_processes(policy, spec.get("trainer") or {}, nodes),
+            "processes": _count_processes(find_policy(policy), spec.get("trainer") or {}, nodes),
             "hasTrainer": spec.get("trainer") is not None,
             "successPolicy": template.get("successPolicy") or {},
         },
@@ -349,15 +349,9 @@ def _join_fields(container: Mapping[str, Any], fields: Mapping[str, Any]) -> dic
 
 
 def _count_processes(
-    policy: str, trainer: Mapping[str, Any], nodes: Mapping[str, Any] | None
+    policy: MLPolicy, trainer: Mapping[str, Any], nodes: Mapping[str, Any] | None
 ) -> str | int:
-    """Return the processes of a node: as given, else by its GPUs, else (torch) by its CPUs.
-
-    ``auto`` leaves it to torchrun, which counts the GPUs that it finds. XGBoost has a worker per
-    GPU whatever is given.
-    """
-    if policy not in ("torch", "xgboost"):
-        return 1
+    """Return the processes of a node, by its own resources if the TrainJob gives none."""
     resources = trainer.get("resourcesPerNode")
     if resources is None and nodes is not None:
         containers = nodes["template"]["spec"]["template"]["spec"]["containers"]
@@ -365,14 +359,8 @@ def _count_processes(
         resources = next(found, dict[str, Any]()).get("resources")
     requests, limits = ((resources or {}).get(field) or {} for field in ("requests", "limits"))
     gpus = _count_gpus(requests) or _count_gpus(limits)
-    if policy == "xgboost":
-        return gpus or 1
-    if trainer.get("numProcPerNode") is not None:
-        return int(trainer["numProcPerNode"])
-    if gpus:
-        return "auto"
     cpus = _whole(requests.get("cpu", 0)) or _whole(limits.get("cpu", 0))
-    return max(1, cpus)
+    return policy.count_processes(trainer.get("numProcPerNode"), gpus, cpus)
 
 
 def _count_gpus(resources: Mapping[str, Any]) -> int:

@@ -9,32 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from danlu.training.frameworks.train_job import POLICIES, find_policy
 from danlu.training.train_job.schema import API_VERSION
 
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
 ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 
-_IMAGES = "ghcr.io/kubeflow/trainer"
-# Name: the framework in its label, the ML policy, the image of its nodes.
-_RUNTIMES: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
-    "torch-distributed": (
-        "torch",
-        {"torch": {}},
-        "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
-    ),
-    "jax-distributed": ("jax", {"jax": {}}, "nvcr.io/nvidia/jax:25.10-py3"),
-    "xgboost-distributed": ("xgboost", {"xgboost": {}}, f"{_IMAGES}/xgboost-runtime"),
-    # danlu's own, for programs of which Trainer has no runtime: a number of nodes.
-    "plain-distributed": ("plain", {}, "python:3.11"),
-}
-RUNTIME_NAMES = tuple(_RUNTIMES)
+_SUFFIX = "-distributed"
+#: For programs of which Trainer has no runtime; a number of nodes. This one is danlu's own.
+_PLAIN = "plain"
+RUNTIME_NAMES = tuple(f"{name}{_SUFFIX}" for name in (*POLICIES, _PLAIN))
 
 
 def bundled_runtime(name: str) -> Mapping[str, Any] | None:
     """Return the ClusterTrainingRuntime called ``name``, None if danlu has none."""
-    if name not in _RUNTIMES:
+    if name not in RUNTIME_NAMES:
         return None
-    framework, policy, image = _RUNTIMES[name]
+    framework = name.removesuffix(_SUFFIX)
+    policy: dict[str, Any] = {framework: {}} if framework in POLICIES else {}
+    image = find_policy(framework).image
     node = {
         "name": "node",
         "template": {

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from danlu.training.framework import FieldError
+from danlu.training.frameworks.train_job import POLICIES, UNSUPPORTED_POLICIES
 from danlu.training.manifest_schema import (
     CONTAINER,
     INT64,
@@ -142,26 +143,18 @@ _TRAIN_JOB_SPEC = record_check(
     },
 )
 
+_NO_PROCESSES = "write it as spec.trainer.numProcPerNode of the TrainJob"
 _ML_POLICY: dict[str, FieldCheck] = {
     "numNodes": integer_check(),
-    "torch": record_check(
-        {"envInjection": _refuse("variables are set in the container 'node' only")},
-        elsewhere={"numProcPerNode": "write it as spec.trainer.numProcPerNode of the TrainJob"},
+    **dict.fromkeys(
+        POLICIES,
+        record_check(
+            {"envInjection": _refuse("variables are set in the container 'node' only")},
+            elsewhere={"numProcPerNode": _NO_PROCESSES},
+        ),
     ),
-    "jax": record_check({}),
-    "xgboost": record_check({}),
-    "mpi": record_check(
-        {
-            "numProcPerNode": integer_check(1),
-            "mpiImplementation": choice_check(("OpenMPI",)),
-            "sshAuthMountPath": check_text,
-            "runLauncherAsNode": check_boolean,
-        }
-    ),
-    "flux": any_value,
+    **dict.fromkeys(UNSUPPORTED_POLICIES, any_value),
 }
-#: The policies that name a framework, of which a runtime has one at most.
-POLICIES = tuple(name for name in _ML_POLICY if name != "numNodes")
 
 _JOB_SPEC = record_check(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from danlu.training.frameworks.train_job import INITIALIZERS, NODE
+from danlu.training.frameworks.train_job import INITIALIZERS, NODE, find_policy
 from danlu.training.manifest import drop_empty
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
 from danlu.training.train_job.schema import API_VERSION, MANAGERS
@@ -37,7 +37,8 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
             "template": {"spec": drop_empty(template)},
         },
     }
-    trainer = {"numProcPerNode": processes} if policy == "torch" and processes != "auto" else {}
+    counted = find_policy(policy).takes_processes and processes != "auto"
+    trainer = {"numProcPerNode": processes} if counted else {}
     metadata = {
         "name": job.name,
         **namespace,

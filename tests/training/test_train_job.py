@@ -18,7 +18,7 @@ from danlu.training.rendering import render_pod
 from danlu.training.train_job.reader import read_train_job
 from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import ConditionType, Job, ReplicaId, ReplicaType
-from danlu.training.yaml_with_lines import dump_yaml
+from danlu.util.yaml_with_lines import dump_yaml
 
 NODE = ReplicaType("node")
 

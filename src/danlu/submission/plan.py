@@ -39,8 +39,8 @@ from danlu.training.registry import TRAIN_JOB, find_framework
 from danlu.training.train_job.reader import read_train_job
 from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job
-from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.suggest import did_you_mean
+from danlu.util.yaml_with_lines import dump_yaml
 
 #: The image in the manifest of a job that runs as processes: a manifest must have one.
 HOST_IMAGE = "python:3"

@@ -10,8 +10,8 @@ from danlu.errors import Span, UsageError
 from danlu.training.framework import FieldError, Framework
 from danlu.training.registry import TRAIN_JOB, find_framework, list_frameworks
 from danlu.training.train_job import schema as train_job
-from danlu.training.yaml_with_lines import SourceMap, read_yaml
 from danlu.util.suggest import did_you_mean
+from danlu.util.yaml_with_lines import SourceMap, read_yaml
 
 API_VERSION = Framework.api_version
 

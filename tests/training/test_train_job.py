@@ -17,7 +17,14 @@ from danlu.training.registry import TRAIN_JOB, list_frameworks
 from danlu.training.rendering import render_pod
 from danlu.training.train_job.reader import read_train_job
 from danlu.training.train_job.writer import write_train_job
-from danlu.training.types import ConditionType, Job, ReplicaId, ReplicaType
+from danlu.training.types import (
+    ConditionType,
+    Dependency,
+    Job,
+    JobRestartPolicy,
+    ReplicaId,
+    ReplicaType,
+)
 from danlu.util.yaml_with_lines import dump_yaml
 
 NODE = ReplicaType("node")
@@ -66,6 +73,14 @@ spec:
                   resources: {limits: {cpu: 3, memory: 1Gi}}
                 - {name: logs, image: logs:1}
 """
+
+
+WAITING = STAGES.replace(
+    "      - name: node\n        template:",
+    "      - name: node\n"
+    "        dependsOn: [{name: dataset-initializer, status: Complete}]\n"
+    "        template:",
+)
 
 
 class Hosts:
@@ -257,6 +272,33 @@ def test_policies_of_the_whole_job_are_kept() -> None:
     assert policy.backoff_limit == 6, "a Job of Kubernetes has this limit"
 
 
+def test_stages_wait_for_what_they_depend_on() -> None:
+    job = read(runtime="{kind: TrainingRuntime, name: staged}", more=WAITING)
+    initializer = ReplicaType("dataset-initializer")
+    assert job.replicas[NODE].depends_on == (Dependency(initializer, "Complete"),)
+    assert job.replicas[initializer].depends_on == ()
+
+
+def test_a_failure_policy_restarts_the_whole_job() -> None:
+    more = STAGES.replace(
+        "      replicatedJobs:", "      failurePolicy: {maxRestarts: 3}\n      replicatedJobs:"
+    )
+    runtime = "{kind: TrainingRuntime, name: staged}"
+    found = errors_of("", runtime=runtime, more=more)
+    path = "spec.template.spec.replicatedJobs[{}].template.spec.backoffLimit"
+    assert found == {
+        path.format(0): "must be 0 with a failurePolicy; it is 6",
+        path.format(1): "must be 0 with a failurePolicy; it is 2",
+    }
+    zero = more.replace("backoffLimit: 2", "backoffLimit: 0").replace(
+        "          spec:\n            template:",
+        "          spec:\n            backoffLimit: 0\n            template:",
+        1,
+    )
+    job = read(runtime=runtime, more=zero)
+    assert job.job_restart_policy == JobRestartPolicy(3)
+
+
 def test_success_policy_chooses_the_jobs_that_decide() -> None:
     done, running = ReplicaCounts(expected=2, succeeded=2), ReplicaCounts(expected=1, active=1)
     counts = {ReplicaType("dataset-initializer"): running, NODE: done}
@@ -272,7 +314,7 @@ def test_success_policy_chooses_the_jobs_that_decide() -> None:
     assert verdict.condition is ConditionType.SUCCEEDED
 
 
-@pytest.mark.parametrize("more", ["", STAGES])
+@pytest.mark.parametrize("more", ["", STAGES, WAITING])
 def test_a_written_job_reads_as_the_same_job(more: str) -> None:
     runtime = "{kind: TrainingRuntime, name: staged}" if more else ""
     job = read(

@@ -36,7 +36,9 @@ from danlu.training.train_job.schema import (
 from danlu.training.types import (
     MANAGER,
     CleanPodPolicy,
+    Dependency,
     Job,
+    JobRestartPolicy,
     ReplicaSpec,
     ReplicaType,
     RestartPolicy,
@@ -120,12 +122,31 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"{path}.name", f"cannot be '{name}'", hint)
         if names.count(name) > 1:
             yield FieldError(f"{path}.name", f"duplicate replicated job {name}")
+        yield from _check_dependencies(job, names[:index], path)
         yield from _check_ancestor(job, path)
+        limit = job["template"]["spec"].get("backoffLimit", _BACKOFF_LIMIT)
+        if limit and _max_restarts(spec["template"]["spec"]):
+            message = f"must be 0 with a failurePolicy; it is {limit}"
+            hint = "danlu restarts either single replicas or the whole job"
+            yield FieldError(f"{path}.template.spec.backoffLimit", message, hint)
     targets = (spec["template"]["spec"].get("successPolicy") or {}).get("targetReplicatedJobs")
     for target in targets or ():
         if target not in names:
             path = f"{root}.successPolicy.targetReplicatedJobs"
             yield FieldError(path, f"replicated job '{target}' not found")
+
+
+def _check_dependencies(
+    job: Mapping[str, Any], earlier: Sequence[str], path: str
+) -> Iterator[FieldError]:
+    for number, dependency in enumerate(job.get("dependsOn") or ()):
+        if dependency["name"] not in earlier:
+            message = f"replicated job '{dependency['name']}' must be listed before"
+            yield FieldError(f"{path}.dependsOn[{number}].name", message)
+
+
+def _max_restarts(job_set: Mapping[str, Any]) -> int:
+    return int((job_set.get("failurePolicy") or {}).get("maxRestarts") or 0)
 
 
 def _check_ancestor(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -253,7 +274,7 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         for job in jobs
         if job["name"] == name
     }
-    policy = _name_policy(runtime)
+    policy, restarts = _name_policy(runtime), _max_restarts(template)
     manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
     return Job(
@@ -272,6 +293,7 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
             suspend=bool(spec.get("suspend")),
             managed_by=manager if manager.startswith("kueue") else MANAGER if manager else "",
         ),
+        job_restart_policy=JobRestartPolicy(restarts) if restarts else None,
         options={
             "policy": policy,
             "processes": _count_processes(find_policy(policy), spec.get("trainer") or {}, nodes),
@@ -304,11 +326,15 @@ def _build_replicas(
         template=template,
         # A Job starts further pods instead of restarting them in place if they say Never.
         restart_policy=RestartPolicy.ON_FAILURE,
+        depends_on=tuple(
+            Dependency(ReplicaType(other["name"]), other["status"])
+            for other in job.get("dependsOn") or ()
+        ),
     )
 
 
 def _trainer_fields(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"image": "image", "command": "command", "args": "args", "env": "env"}
+    names = ("image", "command", "args", "env")
     fields = {name: trainer[name] for name in names if trainer.get(name) is not None}
     if trainer.get("resourcesPerNode") is not None:
         fields["resources"] = trainer["resourcesPerNode"]

@@ -180,7 +180,12 @@ _REPLICATED_JOB = record_check(
         "name": check_text,
         "groupName": check_text,
         "replicas": integer_check(1, 1),
-        "dependsOn": _refuse("dependsOn is not supported"),
+        "dependsOn": list_check(
+            record_check(
+                {"name": check_text, "status": choice_check(("Ready", "Complete"))},
+                ("name", "status"),
+            )
+        ),
         "template": record_check({"metadata": METADATA, "spec": _JOB_SPEC}, ("spec",)),
     },
     ("name", "template"),
@@ -201,7 +206,7 @@ _JOB_SET = record_check(
         ),
         "failurePolicy": record_check(
             {
-                "maxRestarts": integer_check(0, 0),
+                "maxRestarts": integer_check(),
                 "restartStrategy": choice_check(("Recreate", "BlockingRecreate")),
                 "rules": _refuse("rules of a failure policy are not supported"),
             }

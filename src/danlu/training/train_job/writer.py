@@ -16,12 +16,14 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     namespace = {"namespace": job.namespace} if job.namespace != "default" else {}
     manager = job.run_policy.managed_by
     policy, processes = job.options["policy"], job.options["processes"]
+    restarts = job.job_restart_policy
     template = {
         "replicatedJobs": [
             _replicated_job(type, spec, job.run_policy.backoff_limit)
             for type, spec in job.replicas.items()
         ],
         "successPolicy": job.options["successPolicy"],
+        "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
         "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
     }
     runtime = {
@@ -73,4 +75,5 @@ def _replicated_job(
     }
     metadata = {"labels": {ANCESTOR_LABEL: str(step)}}
     template = {"metadata": metadata, "spec": drop_empty(inner)}
-    return {"name": str(type), "template": template}
+    depends_on = [{"name": str(each.type), "status": each.status} for each in spec.depends_on]
+    return {"name": str(type), **drop_empty({"dependsOn": depends_on}), "template": template}

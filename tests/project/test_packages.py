@@ -194,6 +194,17 @@ def test_conda_packages_are_compared_without_their_channel(tmp_path: Path) -> No
     assert edit.after["build.envd"] == HEAD + body.replace("conda-forge::numpy=1", "numpy=2")
 
 
+def test_conda_packages_are_compared_by_the_name_that_conda_reads(tmp_path: Path) -> None:
+    body = '    install.conda_packages(["ruamel_yaml[version=1.0]", "six 1.16", "zlib 1.2|1.3"])\n'
+    edit = edit_file(tmp_path, HEAD + body, CONDA)
+    edit.add("six[version='>=1.15']")
+    edit.add("ruamel.yaml")
+    items = (
+        """["ruamel_yaml[version=1.0]", "six[version='>=1.15']", "zlib 1.2|1.3", "ruamel.yaml"]"""
+    )
+    assert edit.after["build.envd"] == f"{HEAD}    install.conda_packages({items})\n"
+
+
 @pytest.mark.parametrize(
     ("before", "package", "after"),
     [
@@ -276,7 +287,7 @@ def test_pyproject_without_a_place_is_left_alone(tmp_path: Path, content: str) -
 
 @pytest.mark.parametrize(
     ("kind", "package"),
-    [(PYTHON, "./local"), (PYTHON, "six=1"), (APT, "git --yes"), (APT, "-x"), (CONDA, "a b")],
+    [(PYTHON, "./local"), (PYTHON, "six=1"), (APT, "git --yes"), (APT, "-x"), (CONDA, "a>=1<2")],
 )
 def test_invalid_package_is_refused(tmp_path: Path, kind: PackageKind, package: str) -> None:
     edit_file(tmp_path, HEAD)

@@ -80,6 +80,42 @@ def test_what_does_not_fit_an_array_is_refused(dtype: str | None, value: Any) ->
         assert answer.json["error"]
 
 
+@given(
+    dtype=st.sampled_from(["float16", "float32", "float64", ">f4"]),
+    numbers=st.lists(st.floats() | st.floats(width=16) | st.integers(-(1 << 53), 1 << 53)),
+)
+def test_fractions_are_rounded_as_numpy_rounds_them(dtype: str, numbers: list[Any]) -> None:
+    exact = np.array(numbers, "float64")
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = exact.astype(dtype)
+    if (np.isinf(rounded) & ~np.isinf(exact)).any():
+        with pytest.raises(InvalidInputError, match="does not fit"):
+            values.make_array(numbers, dtype, "x")
+        return
+    made = values.make_array(numbers, dtype, "x")
+    assert made.dtype == rounded.dtype
+    assert made.flags.writeable
+    np.testing.assert_array_equal(made, rounded)
+
+
+@given(
+    dtype=st.sampled_from(
+        [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    ),
+    numbers=st.lists(st.integers(-(1 << 65), 1 << 65) | st.integers(-300, 300), min_size=1),
+)
+def test_whole_numbers_fit_or_are_refused(dtype: str, numbers: list[int]) -> None:
+    limits = np.iinfo(dtype)
+    if limits.min <= min(numbers) and max(numbers) <= limits.max:
+        made = values.make_array(numbers, dtype, "x")
+        assert made.dtype == dtype
+        assert made.dtype.char == np.dtype(dtype).char
+        assert made.tolist() == numbers
+        return
+    with pytest.raises(InvalidInputError, match="does not fit"):
+        values.make_array(numbers, dtype, "x")
+
+
 @pytest.mark.parametrize(
     ("dtype", "value", "found"),
     [

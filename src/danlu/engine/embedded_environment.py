@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -14,14 +13,13 @@ import msgspec
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.container_scripts import EXEC_SCRIPT, LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.engine.environment_image import find_environment_image
+from danlu.engine.environment_image import find_environment_image, list_mounts
 from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.private_network import PrivateNetwork
 from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
 from danlu.engine.types import EnvironmentProgram, ExecRequest
-from danlu.engine.vscode_servers import find_server_mount
 from danlu.errors import MachineError, UsageError
 from danlu.sandbox import userns
 from danlu.sandbox.launcher.cgroup import CgroupManager
@@ -35,7 +33,6 @@ from danlu.sandbox.prepare import SHELL, ContainerSpec, has_shell
 from danlu.sandbox.types import (
     PROJECT_DIRECTORY,
     ContainerEdits,
-    Mount,
     ProcessSpec,
     ResourceLimits,
     RootFilesystem,
@@ -99,7 +96,7 @@ class EmbeddedStarter:
         container_spec = ContainerSpec(
             msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
             RootFilesystem(image.trees, environment.upper, durable=True),
-            mounts=self._list_mounts(spec),
+            mounts=list_mounts(spec, self._paths),
             network=joined or True,
             network_env=network_env,
             # Below the user's mounts, as what a device needs.
@@ -139,13 +136,6 @@ class EmbeddedStarter:
         variables = {**dict(image.config.environment), **spec.environment}
         warnings += filter(None, [warning, find_hidden_gpus(edits, variables)])
         return edits
-
-    def _list_mounts(self, spec: EnvironmentSpec) -> list[Mount]:
-        servers = find_server_mount(self._paths.vscode_servers)
-        mounts = [*spec.mounts, *([servers] if servers is not None else [])]
-        if spec.project:
-            mounts.append(Mount(PROJECT_DIRECTORY, Path(spec.project)))
-        return mounts
 
 
 def _choose_init(view: LayerView) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ import inspect
 import itertools
 import json
 import math
+import operator
+import struct
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +31,7 @@ _ACCEPTED = {
     "bytes": (bytes,), "list": (list, tuple), "object": (dict,),
 }  # fmt: skip
 #: Types of parameters that are one value, so that each instance of V1 is a separate call.
-SINGLE = ("integer", "number", "string", "boolean", "bytes", "object")
+SINGLE = frozenset(("integer", "number", "string", "boolean", "bytes", "object"))
 _MAX_RANK = 32
 #: Whole numbers up to this are exact as float64; larger ones may be.
 _EXACT = 1 << 53
@@ -230,8 +232,8 @@ def convert_input(value: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
     value alone. Tables and arrays may stand in the place of lists.
     """
     inputs = schema["inputs"]
-    if not isinstance(value, dict) or not _are_arguments(value, inputs):
-        needed = [name for name, about in inputs.items() if not about.get("optional")]
+    if not are_arguments(value, inputs):
+        needed = list_needed(inputs)
         if isinstance(value, tuple) and len(value) == len(inputs):
             value = dict(zip(inputs, value))  # noqa: B905 (Python 3.9)
         elif isinstance(value, dict) and not set(value).isdisjoint(inputs):
@@ -243,9 +245,16 @@ def convert_input(value: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: convert_value(name, item, inputs[name]) for name, item in value.items()}
 
 
-def _are_arguments(value: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    needed = {name for name, about in inputs.items() if not about.get("optional")}
-    return set(value) <= set(inputs) and needed <= set(value)
+def list_needed(inputs: Mapping[str, Any]) -> list[str]:
+    """Return the parameters without a default."""
+    return [name for name, about in inputs.items() if not about.get("optional")]
+
+
+def are_arguments(value: Any, inputs: Mapping[str, Any]) -> bool:
+    """Return whether a value is an object with the parameters by name."""
+    if not isinstance(value, dict) or not value.keys() <= inputs.keys():
+        return False
+    return len(value) == len(inputs) or all(name in value for name in list_needed(inputs))
 
 
 def convert_value(name: str, value: Any, about: Mapping[str, Any]) -> Any:
@@ -368,12 +377,13 @@ def _convert_columns(name: str, value: Any, about: Mapping[str, Any]) -> dict[st
 
 def _convert_array(name: str, value: Any, about: Mapping[str, Any]) -> Any:
     numpy = import_numpy()
-    table = _read_table(value, about)
-    if table is None and isinstance(value, list) and any(about.get("columns", {}).values()):
-        table = make_table(list(about["columns"]), value)
-    if table is not None:
-        value = _join_columns(name, select_columns(table, about), about)
-    value = _find_array(value)
+    if not isinstance(value, numpy.ndarray):
+        table = _read_table(value, about)
+        if table is None and isinstance(value, list) and any(about.get("columns", {}).values()):
+            table = make_table(list(about["columns"]), value)
+        if table is not None:
+            value = _join_columns(name, select_columns(table, about), about)
+        value = _find_array(value)
     dtype = about.get("dtype")
     if isinstance(value, (numpy.ndarray, numpy.generic)):
         array = fit_array(numpy.asarray(value), dtype, name)
@@ -443,16 +453,15 @@ def make_array(data: Any, dtype: Any, name: str) -> Any:
             return numpy.asarray(flat, wanted).reshape(shape)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInputError(f"{name} is not an array of {wanted}: {error}") from error
-    numbers = kinds <= {int, float, type(None)} and kinds != {type(None)}
     is_float = wanted is not None and wanted.kind in "fc"
     if not flat:
         array = numpy.empty(0, wanted)
+    elif kinds <= _NUMBERS and (is_float or float in kinds or kinds > _WHOLE):
+        array = _make_fractions(flat, kinds, wanted, name)
+    elif kinds == _WHOLE:
+        array = _make_integers(flat, wanted, name)
     elif kinds == {bool}:
         array = numpy.array(flat, bool)
-    elif kinds == {int} and not is_float:
-        array = _make_integers(flat, name)
-    elif numbers or (kinds == {type(None)} and is_float):
-        array = _make_fractions(flat, kinds, name)
     elif kinds == {str}:
         if any(text.endswith("\0") for text in flat):
             raise InvalidInputError(f"{name}: an array cannot hold a text that ends in NUL")
@@ -460,11 +469,6 @@ def make_array(data: Any, dtype: Any, name: str) -> Any:
     else:
         found = " and ".join(sorted(_TYPE_NAMES.get(kind, kind.__name__) for kind in kinds))
         raise InvalidInputError(f"{name} is not an array of one type: it has {found}")
-    if wanted is not None and kinds == {int} and wanted.kind in "iu":
-        limits = numpy.iinfo(wanted)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise InvalidInputError(f"{name}: a number does not fit in {wanted}")
-        array = array.astype(wanted)
     return fit_array(array.reshape(shape), wanted, name)
 
 
@@ -479,14 +483,14 @@ def _measure_lists(data: Any, name: str) -> tuple[list[int], Sequence[Any], set[
     is_list = isinstance(data, (list, tuple))
     shape: list[int] = [len(data)] if is_list else []
     flat: Sequence[Any] = data if is_list else [data]
-    kinds: set[type] = set(map(type, flat))
+    kinds = _list_types(flat)
     while kinds and kinds <= _LISTS:
         lengths = set(map(len, flat))
         if len(lengths) > 1 or len(shape) == _MAX_RANK:
             raise InvalidInputError(f"{name} is not an array: its lists have different lengths")
         shape.append(lengths.pop())
         flat = list(itertools.chain.from_iterable(flat))
-        kinds = set(map(type, flat))
+        kinds = _list_types(flat)
     if not kinds.isdisjoint(_LISTS):
         raise InvalidInputError(f"{name} is not an array: it has lists and other values")
     # Of a subclass, such as an enumeration or a scalar of NumPy, the base counts.
@@ -495,37 +499,57 @@ def _measure_lists(data: Any, name: str) -> tuple[list[int], Sequence[Any], set[
     return shape, flat, kinds
 
 
+def _list_types(values: Sequence[Any]) -> set[type]:
+    """Return the types of values; that there is only one is found out sooner."""
+    if values and operator.countOf(map(type, values), type(values[0])) == len(values):
+        return {type(values[0])}
+    return set(map(type, values))
+
+
 _PLAIN = {bool, int, float, str, bytes, type(None), dict}
 _LISTS = {list, tuple}
+_WHOLE = {int}
+_NUMBERS = {int, float, type(None)}
 
 
-def _make_integers(flat: Sequence[Any], name: str) -> Any:
-    numpy = import_numpy()
-    for kind in ("int64", "uint64"):
-        try:
-            return numpy.array(flat, kind)
-        except OverflowError:
-            continue
-    raise InvalidInputError(f"{name}: a number does not fit in 64 bits")
+def _make_integers(flat: Sequence[Any], wanted: Any, name: str) -> Any:
+    if wanted is not None and wanted.kind in "iu":
+        return _pack_numbers(flat, wanted, name)
+    try:
+        return _pack_numbers(flat, "int64", name)
+    except InvalidInputError:
+        return _pack_numbers(flat, "uint64", name)
 
 
-def _make_fractions(flat: Sequence[Any], kinds: set[type], name: str) -> Any:
-    """Return numbers as float64, null as NaN; a whole number must be exact."""
-    numpy = import_numpy()
-    if int in kinds and any(
-        type(value) is int and abs(value) > _EXACT and not _is_exact(value) for value in flat
-    ):
-        raise InvalidInputError(f"{name}: a whole number does not fit in float64")
+def _make_fractions(flat: Sequence[Any], kinds: set[type], wanted: Any, name: str) -> Any:
+    """Return numbers as ``wanted`` or float64, null as NaN; a whole number must be exact."""
     if type(None) in kinds:
         flat = [math.nan if value is None else value for value in flat]
-    return numpy.array(flat, "float64")
+    is_packed = wanted is not None and wanted.char in "efd"
+    array = _pack_numbers(flat, wanted if is_packed else "float64", name)
+    if (
+        int in kinds
+        and (import_numpy().abs(array, dtype="d") >= _EXACT).any()
+        and any(type(value) is int and int(float(value)) != value for value in flat)
+    ):
+        raise InvalidInputError(f"{name}: a whole number does not fit in float64")
+    return array
 
 
-def _is_exact(value: int) -> bool:
+def _pack_numbers(flat: Sequence[Any], dtype: Any, name: str) -> Any:
+    """Return the array of a type that ``struct`` has, too, by the same letter.
+
+    ``struct`` rounds to nearest, as NumPy does, and raises if a number does not fit: a fraction
+    only in the standard form (``=``), in which some whole numbers have another size.
+    """
+    numpy = import_numpy()
+    code = numpy.dtype(dtype).char
+    array = numpy.empty(len(flat), code)
     try:
-        return int(float(value)) == value
-    except OverflowError:
-        return False
+        struct.pack_into(f"{'=' if code in 'efd' else ''}{len(flat)}{code}", array, 0, *flat)
+    except (OverflowError, struct.error) as error:
+        raise InvalidInputError(f"{name}: a number does not fit in {array.dtype}") from error
+    return array
 
 
 def _read_dtype(dtype: Any, name: str) -> Any:
@@ -552,9 +576,8 @@ def fit_array(array: Any, dtype: Any, name: str) -> Any:
     wanted = _read_dtype(dtype, name)
     if array.dtype == wanted or (wanted.kind in "UO" and array.dtype.kind in "UO"):
         return array if array.dtype == wanted else array.astype(wanted)
-    is_allowed = numpy.can_cast(array.dtype, wanted, "same_kind")
     # To NumPy, True is the number 1 and any number may be text; a client does not mean that.
-    if not is_allowed or array.dtype.kind == "b" or wanted.kind in "USO":
+    if array.dtype.kind == "b" or wanted.kind in "USO" or not _can_cast(array.dtype, wanted):
         found = "text" if array.dtype.kind in "US" else array.dtype
         raise InvalidInputError(f"{name} must be of type {wanted}, not {found}")
     with numpy.errstate(over="ignore", invalid="ignore"):
@@ -562,12 +585,18 @@ def fit_array(array: Any, dtype: Any, name: str) -> Any:
         if array.dtype.kind in "iu":
             fits = _are_exact(array, fitted)
         elif array.dtype.kind in "fc":
-            fits = bool((numpy.isfinite(array) == numpy.isfinite(fitted)).all())
+            is_finite = numpy.isfinite(fitted)
+            fits = is_finite.all() or bool((numpy.isfinite(array) == is_finite).all())
         else:
             fits = True
     if not fits:
         raise InvalidInputError(f"{name}: a number does not fit in {wanted}")
     return fitted
+
+
+@functools.lru_cache(maxsize=256)
+def _can_cast(found: Any, wanted: Any) -> bool:
+    return bool(import_numpy().can_cast(found, wanted, "same_kind"))
 
 
 def _are_exact(whole: Any, fitted: Any) -> bool:
@@ -717,6 +746,8 @@ def plain_value(value: Any) -> Any:
 
 def _find_array(value: Any) -> Any:
     """Return the NumPy array of a tensor or series, else the value."""
+    if hasattr(value, "tobytes"):  # it is NumPy's
+        return value
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
         value = value.detach().cpu()
         return (value.float() if "bfloat16" in str(value.dtype) else value).numpy()

@@ -66,6 +66,7 @@ from danlu.training.types import (
     ObservedReplicas,
     ReplicaType,
     RestartBackoff,
+    RestartPolicy,
 )
 
 DEFAULT_BACKOFF = RestartBackoff()
@@ -206,7 +207,7 @@ def _final_condition(
     """Return the condition with which the job ends now, None if it goes on."""
     if verdict is not None and verdict.condition is ConditionType.SUCCEEDED:
         reason = messages.event_reason(job, "Succeeded")
-        message = messages.succeeded_message(job, framework, verdict.replica_type)
+        message = messages.fill_messages(job, framework, verdict.replica_type).succeeded
         return FinalCondition(ConditionType.SUCCEEDED, reason, message)
     replicas = job_replicas.replicas
     if verdict is not None and verdict.condition is ConditionType.FAILED:
@@ -228,10 +229,20 @@ def _failed_condition(
     job: Job, framework: Framework, counts: CountsByType, *, type: ReplicaType
 ) -> FinalCondition:
     count = counts.get(type, ReplicaCounts())
-    if message := messages.evicted_message(job, framework, type, count):
+    words = messages.fill_messages(
+        job,
+        framework,
+        type,
+        count=count.failed or count.restarting,
+        evicted=count.evicted,
+        expected=count.expected,
+    )
+    if count.evicted and words.evicted:
         reason = messages.event_reason(job, EVICTED)
-        return FinalCondition(ConditionType.FAILED, reason, message, event_type="Warning")
-    message = messages.failed_message(job, framework, type, count.failed or count.restarting)
+        return FinalCondition(ConditionType.FAILED, reason, words.evicted, event_type="Warning")
+    spec = job.replicas.get(type)
+    by_exit_code = spec is not None and spec.restart_policy is RestartPolicy.EXIT_CODE
+    message = words.failed_by_exit_code if by_exit_code else words.failed
     return FinalCondition(ConditionType.FAILED, messages.event_reason(job, "Failed"), message)
 
 
@@ -251,10 +262,10 @@ def _apply_verdict(
     if verdict.condition is ConditionType.RESTARTING:
         reason = messages.event_reason(job, "Restarting")
         restarting = counts.get(type, ReplicaCounts()).restarting
-        message = messages.restarting_message(job, framework, type, restarting)
+        message = messages.fill_messages(job, framework, type, count=restarting).restarting
     else:
         reason = messages.event_reason(job, "Running")
-        message = messages.running_message(job, framework, type)
+        message = messages.fill_messages(job, framework, type).running
     return set_condition(status, verdict.condition, reason=reason, message=message, now=now)
 
 
@@ -302,8 +313,8 @@ def _restart_events(
         if replica.state in DUE_STATES and replica.needs_restart
     ]
     for type in dict.fromkeys(due):
-        message = messages.restarting_message(job, framework, type, due.count(type))
-        yield Event("Warning", messages.event_reason(job, "Restarting"), message)
+        words = messages.fill_messages(job, framework, type, count=due.count(type))
+        yield Event("Warning", messages.event_reason(job, "Restarting"), words.restarting)
 
 
 def _next_check(

@@ -8,9 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import anyio
 from anyio import to_thread
-from anyio.abc import Process
 
 from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.util.process_activity import run_program
@@ -25,6 +23,9 @@ _HINTS = {
     "docker": "start Docker Desktop or the daemon (`systemctl start docker`), or set DOCKER_HOST",
     "podman": "`podman info` shows what is wrong",
 }
+#: Docker holds back a key that may be the first of those that end a connection, by default Ctrl-P,
+#: until the next one. It has no value for "none"; hardly anybody types these three.
+DETACH_KEYS = "ctrl-^,ctrl-@,ctrl-^"
 #: Podman: "Resource limits are not supported and ignored on cgroups V1 rootless systems"; Docker:
 #: "Your kernel does not support memory limit capabilities … Limitation discarded."
 _NOT_ENFORCED = re.compile("not support(ed)? .*(ignored|discarded)", re.IGNORECASE)
@@ -87,24 +88,6 @@ class DockerCommand:
         """Run a command as :meth:`run` does, without blocking the event loop."""
         return await to_thread.run_sync(
             lambda: self.run(*args, variables=variables, warnings=warnings)
-        )
-
-    async def open_process(
-        self,
-        *args: str,
-        stdin: int,
-        stdout: int,
-        stderr: int | None,
-        variables: Mapping[str, str] | None = None,
-    ) -> Process:
-        """Start a command with these streams, in a new session."""
-        return await anyio.open_process(
-            [self.find_program(), *args],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **(variables or {})},
-            start_new_session=True,
         )
 
     def find_program(self) -> str:

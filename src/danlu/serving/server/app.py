@@ -54,6 +54,8 @@ except ImportError:  # in the image
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+#: The headers of a request by name.
+Headers = Mapping[bytes, bytes]
 
 _JSON_LENGTH = b"inference-header-content-length"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
@@ -210,20 +212,21 @@ class ServerApp:
             return
         if scope["type"] != "http":
             return
-        route, response = await self._handle_request(scope, receive)
-        self.metrics.requests(route, str(response.status)).inc()
+        asked = dict(reversed(scope["headers"]))  # the first of a name
+        route, response = await self._handle_request(scope, asked, receive)
+        self.metrics.requests(route, response.status).inc()
         body, headers = response.body, list(response.headers)
         if len(body) >= _LEAST_COMPRESSED:
             headers.append((b"vary", b"accept-encoding"))
-            if _accepts_gzip(scope):
+            if _accepts_gzip(_read_header(asked, b"accept-encoding")):
                 body = compress_body(body)
                 headers.append((b"content-encoding", b"gzip"))
         headers += [
             (b"content-type", response.content_type.encode()),
-            (b"content-length", str(len(body)).encode()),
+            (b"content-length", b"%d" % len(body)),
         ]
         if self._options.origins:
-            headers += self._allow_origin(_find_header(scope, b"origin"))
+            headers += self._allow_origin(_read_header(asked, b"origin"))
         if self.is_draining:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -256,14 +259,16 @@ class ServerApp:
         await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _handle_request(self, scope: Scope, receive: Receive) -> tuple[str, ServerAnswer]:
+    async def _handle_request(
+        self, scope: Scope, headers: Headers, receive: Receive
+    ) -> tuple[str, ServerAnswer]:
         route = "unknown"
         try:
             if scope["method"] == "OPTIONS" and self._options.origins:
                 return "preflight", ServerAnswer(204, b"", headers=_PREFLIGHT)
             route, handler = self._find_route(scope["method"], scope["path"])
             start = time.monotonic()
-            response: ServerAnswer = await handler(scope, receive)
+            response: ServerAnswer = await handler(headers, receive)
             if scope["method"] == "POST":
                 self.metrics.seconds.observe(time.monotonic() - start)
         except Exception as error:
@@ -303,7 +308,7 @@ class ServerApp:
 
     # -- what the server is -----------------------------------------------------------------------
 
-    async def _show_page(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _show_page(self, headers: Headers, receive: Receive) -> ServerAnswer:
         page = Path(__file__).with_name("page.html").read_bytes()
         about = {
             "name": self.model.name,
@@ -314,34 +319,34 @@ class ServerApp:
         data = msgspec.json.encode(about).replace(b"<", b"\\u003c")
         return ServerAnswer(200, page.replace(b"{{ABOUT}}", data), "text/html; charset=utf-8")
 
-    async def _describe_server(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _describe_server(self, headers: Headers, receive: Receive) -> ServerAnswer:
         return _json_response(self.about_server)
 
-    async def _answer_live(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _answer_live(self, headers: Headers, receive: Receive) -> ServerAnswer:
         return _json_response({"live": True})
 
-    async def _answer_ready(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _answer_ready(self, headers: Headers, receive: Receive) -> ServerAnswer:
         if not self.is_ready:
             raise HttpError(503, "the model is not ready")
         return _json_response({"name": self.model.name, "ready": True})
 
-    async def _show_version(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _show_version(self, headers: Headers, receive: Receive) -> ServerAnswer:
         return ServerAnswer(200, self.about_server["version"].encode(), "text/plain")
 
-    async def _describe_model(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _describe_model(self, headers: Headers, receive: Receive) -> ServerAnswer:
         return _json_response(self.model.describe())
 
-    async def _list_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _list_v1(self, headers: Headers, receive: Receive) -> ServerAnswer:
         return _json_response({"models": [self.model.name]})
 
-    async def _describe_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _describe_v1(self, headers: Headers, receive: Receive) -> ServerAnswer:
         return _json_response({"name": self.model.name, "ready": True})
 
-    async def _show_metrics(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _show_metrics(self, headers: Headers, receive: Receive) -> ServerAnswer:
         text = generate_latest(self.metrics.registry)
         return ServerAnswer(200, text, "text/plain; version=0.0.4; charset=utf-8")
 
-    async def _show_openapi(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _show_openapi(self, headers: Headers, receive: Receive) -> ServerAnswer:
         number = {"type": "array", "items": {"type": "integer", "minimum": 0}}
         tensor = {
             "type": "object", "required": ["name", "shape", "datatype", "data"],
@@ -394,9 +399,9 @@ class ServerApp:
         result = await self._predict_for(self.model.convert_tensors(tensors))
         return select_outputs(self.model.list_outputs(result), request)
 
-    async def _answer_infer(self, scope: Scope, receive: Receive) -> ServerAnswer:
-        body = await self._read_body(scope, receive)
-        text = _find_header(scope, _JSON_LENGTH)
+    async def _answer_infer(self, headers: Headers, receive: Receive) -> ServerAnswer:
+        body = await self._read_body(headers, receive)
+        text = headers.get(_JSON_LENGTH)
         if text and not text.isdigit():
             raise HttpError(400, "invalid Inference-Header-Content-Length")
         request, tensors = decode_request(body, int(text) if text else None)
@@ -408,8 +413,8 @@ class ServerApp:
         header = (_JSON_LENGTH, str(length).encode())
         return ServerAnswer(200, data, "application/octet-stream", (header,))
 
-    async def _predict_v1(self, scope: Scope, receive: Receive) -> ServerAnswer:
-        value = read_json(await self._read_body(scope, receive))
+    async def _predict_v1(self, headers: Headers, receive: Receive) -> ServerAnswer:
+        value = read_json(await self._read_body(headers, receive))
         if not isinstance(value, dict) or not isinstance(value.get("instances"), list):
             raise HttpError(400, 'the body must be {"instances": [...]}')
         for key in value:
@@ -419,11 +424,12 @@ class ServerApp:
         invocation = read_instances(value["instances"], self.model.inputs)
         return self._encode_predictions(await self._predict_invocation(invocation))
 
-    async def _answer_invocation(self, scope: Scope, receive: Receive) -> ServerAnswer:
+    async def _answer_invocation(self, headers: Headers, receive: Receive) -> ServerAnswer:
         """SageMaker's and MLflow's: an input of the predictor, or one of MLflow's forms."""
-        kind = choose_type(_find_header(scope, b"accept"))
-        body = await self._read_body(scope, receive)
-        invocation = read_invocation(_find_header(scope, b"content-type"), body, self.model.inputs)
+        kind = choose_type(_read_header(headers, b"accept"))
+        body = await self._read_body(headers, receive)
+        content_type = _read_header(headers, b"content-type")
+        invocation = read_invocation(content_type, body, self.model.inputs)
         result = await self._predict_invocation(invocation)
         if kind in (CSV, NPY):
             return ServerAnswer(200, encode_table(result, kind), kind)
@@ -442,24 +448,26 @@ class ServerApp:
         is_whole = isinstance(encoded, dict) and "predictions" in encoded
         return _json_response(encoded if is_whole else {"predictions": encoded})
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
-        length = _find_header(scope, b"content-length")
-        size = int(length) if length.isdigit() else 0
-        body, is_complete = bytearray(), False
-        while size <= self._options.max_body and not is_complete:
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+        limit = self._options.max_body
+        length = headers.get(b"content-length", b"")
+        is_larger = length.isdigit() and int(length) > limit
+        parts: list[bytes] = []
+        size, is_complete = 0, False
+        while not (is_complete or is_larger):
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise HttpError(400, "the client has gone")
-            body += message.get("body", b"")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            is_larger = size > limit
             is_complete = not message.get("more_body")
-            size = len(body)
-        coding = _find_header(scope, b"content-encoding").strip().lower()
-        if size <= self._options.max_body and coding not in ("", "identity"):
-            body = bytearray(decompress_body(bytes(body), coding, self._options.max_body))
-            size = len(body)
-        if size > self._options.max_body:
-            raise HttpError(413, f"the body has more than {self._options.max_body} bytes")
-        return bytes(body)
+        if not is_larger:
+            coding = _read_header(headers, b"content-encoding")
+            body = decompress_body(b"".join(parts), coding, limit)
+            if len(body) <= limit:
+                return body
+        raise HttpError(413, f"the body has more than {limit} bytes")
 
 
 _PREFLIGHT = (
@@ -469,19 +477,16 @@ _PREFLIGHT = (
 )
 
 
-def _accepts_gzip(scope: Scope) -> bool:
-    for coding in _find_header(scope, b"accept-encoding").lower().split(","):
+def _accepts_gzip(codings: str) -> bool:
+    for coding in codings.lower().split(","):
         name, _, quality = coding.replace(" ", "").partition(";q=")
         if name in ("gzip", "*"):
             return quality.strip("0.") != "" or not quality
     return False
 
 
-def _find_header(scope: Scope, name: bytes) -> str:
-    for key, value in scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return ""
+def _read_header(headers: Headers, name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
 
 
 def _describe_object(key: str, schema: Any) -> dict[str, Any]:

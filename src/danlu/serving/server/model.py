@@ -17,7 +17,7 @@ except ImportError:  # in the image
 
 #: Types of parameters of which several requests can be one call, along the first axis: arrays of
 #: one type and shape. Lists are joined if the predictor says that it takes each row by itself.
-_ARRAYS = ("array", "tensor")
+_ARRAYS = frozenset(("array", "tensor"))
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 
 
@@ -46,7 +46,6 @@ class ServedModel:
             for example in golden["examples"]
         ]
         self._predict = predictor.predict
-        self._joins_lists = getattr(predictor, "batches", False) is True
         self._torch: Any = None
         self.inputs: dict[str, Any] = self.schema["inputs"]
         # Arrays until the call, so that batches are made of arrays.
@@ -57,6 +56,14 @@ class ServedModel:
             }
         }
         self._tensors = [key for key, about in self.inputs.items() if about["type"] == "tensor"]
+        self._needed = values.list_needed(self.inputs)
+        joined = {*_ARRAYS, "list"} if getattr(predictor, "batches", False) is True else _ARRAYS
+        #: By parameter of which several requests can be one call: whether it is an array.
+        self._rows = {
+            key: about["type"] in _ARRAYS
+            for key, about in self.inputs.items()
+            if about["type"] in joined and (about.get("shape") or [None])[0] in (None, -1)
+        }
         self.batches = False
 
     # -- inputs -----------------------------------------------------------------------------------
@@ -82,8 +89,8 @@ class ServedModel:
                 arguments[key] = _read_tensor(key, tensor, inputs[key])
             else:
                 columns[key] = _read_elements(key, tensor)
-        table = values.find_table(inputs)
         if columns:
+            table = values.find_table(inputs)
             about = inputs[table] if table else {}
             if (
                 table is None
@@ -97,8 +104,8 @@ class ServedModel:
                 arguments[table] = values.make_column_table(columns)
             else:
                 arguments[table] = columns
-        for key, about in inputs.items():
-            if key not in arguments and not about.get("optional"):
+        for key in self._needed:
+            if key not in arguments:
                 raise values.InvalidInputError(f"input {key!r} is missing")
         return self.convert_input(arguments)
 
@@ -141,20 +148,13 @@ class ServedModel:
         """Return the rows of a request, and what must be equal to batch it; None never is."""
         rows, key = 0, []
         for name, value in arguments.items():
-            about = self.inputs[name]
-            if (about.get("shape") or [None])[0] not in (None, -1):
+            if name not in self._rows or (self._rows[name] and not value.ndim):
                 return 1, None
-            kind: tuple[Any, ...]
-            if about["type"] == "list" and self._joins_lists:
-                count, kind = len(value), ("list",)
-            elif about["type"] in _ARRAYS and value.ndim:
-                count, kind = len(value), (value.dtype.str, *value.shape[1:])
-            else:
-                return 1, None
+            count = len(value)
             if count == 0 or (rows and count != rows):
                 return 1, None
             rows = count
-            key.append((name, kind))
+            key.append((name, value.dtype, value.shape[1:]) if self._rows[name] else name)
         return (rows, tuple(key)) if rows else (1, None)
 
     def merge(self, requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class ServedModel:
             make_output(
                 str(name),
                 value
-                if isinstance(value, (bytes, str)) or _is_texts(value) or _is_tensor(value)
+                if _is_tensor(value) or isinstance(value, (bytes, str)) or _is_texts(value)
                 else values.encode_value(value, plain=True),
             )
             for name, value in named.items()
@@ -239,7 +239,7 @@ def _read_tensor(key: str, tensor: InputTensor, about: Mapping[str, Any]) -> Any
     kind, array = about["type"], tensor.array
     if kind in values.SINGLE and array.size != 1:
         raise values.InvalidInputError(f"{key} must have one element, not {array.size}")
-    if array.dtype != object:
+    if array.dtype.kind != "O":
         if kind in values.SINGLE:
             return array.reshape(-1)[0].item()
         return array.tolist() if kind == "any" else array
@@ -259,7 +259,7 @@ def _read_tensor(key: str, tensor: InputTensor, about: Mapping[str, Any]) -> Any
 
 def _read_elements(key: str, tensor: InputTensor) -> Any:
     """Return an array whose ``BYTES`` are texts."""
-    if tensor.array.dtype != object:
+    if tensor.array.dtype.kind != "O":
         return tensor.array
     texts = np.empty(tensor.array.size, object)
     try:

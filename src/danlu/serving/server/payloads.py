@@ -7,6 +7,7 @@ Serving's V1, the inference toolkit of SageMaker's containers (``decoder.py``, `
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import math
@@ -54,7 +55,8 @@ class Invocation(NamedTuple):
     is_form: bool = True
 
 
-def parse_header(value: str) -> tuple[str, dict[str, str]]:
+@functools.lru_cache(maxsize=256)
+def parse_header(value: str) -> tuple[str, Mapping[str, str]]:
     """Return a content type in lower case, and its parameters."""
     kind, *rest = value.split(";")
     parameters = (part.partition("=") for part in rest if part.strip())
@@ -65,6 +67,9 @@ def parse_header(value: str) -> tuple[str, dict[str, str]]:
 
 def decompress_body(body: bytes, coding: str, limit: int) -> bytes:
     """Return a body without its coding, at most one byte more than ``limit``."""
+    coding = coding.strip().lower()
+    if coding in ("", "identity"):
+        return body
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise UnsupportedType(f"the content encoding {coding!r} is not supported")
     decompressor = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # of gzip or zlib
@@ -146,7 +151,7 @@ def _read_inputs(content: Any, inputs: Mapping[str, Any]) -> Invocation:
         # Arrays by name need not have as many rows.
         is_table = about["type"] != "object"
         return Invocation([{table: values.make_column_table(content) if is_table else content}])
-    if isinstance(content, list) and _has_single(_list_needed(inputs), inputs):
+    if isinstance(content, list) and _has_single(values.list_needed(inputs), inputs):
         return read_instances(content, inputs)
     return Invocation([content])
 
@@ -166,10 +171,6 @@ def _read_split(content: Any, inputs: Mapping[str, Any]) -> Invocation:
     return bind_table(table, inputs)
 
 
-def _list_needed(inputs: Mapping[str, Any]) -> list[str]:
-    return [name for name, about in inputs.items() if not about.get("optional")]
-
-
 def _has_single(names: Any, inputs: Mapping[str, Any]) -> bool:
     """Return whether any of the parameters is one value, and not one for each row."""
     return any(
@@ -177,10 +178,8 @@ def _has_single(names: Any, inputs: Mapping[str, Any]) -> bool:
     )
 
 
-def _are_arguments(names: Any, inputs: Mapping[str, Any]) -> bool:
-    if not isinstance(names, dict) or not names:
-        return False
-    return set(_list_needed(inputs)) <= set(names) <= set(inputs)
+def _are_arguments(value: Any, inputs: Mapping[str, Any]) -> bool:
+    return bool(value) and values.are_arguments(value, inputs)
 
 
 def bind_table(table: values.Table, inputs: Mapping[str, Any]) -> Invocation:
@@ -190,7 +189,7 @@ def bind_table(table: values.Table, inputs: Mapping[str, Any]) -> Invocation:
     name = values.find_table(inputs) or next(
         (key for key, about in inputs.items() if about["type"] == "any"), None
     )
-    if name is None or _list_needed(inputs) not in ([name], []):
+    if name is None or values.list_needed(inputs) not in ([name], []):
         raise values.InvalidInputError(f"a row must be an object with {', '.join(inputs)}")
     return Invocation([{name: table}])
 
@@ -201,8 +200,8 @@ def read_instances(rows: Sequence[Any], inputs: Mapping[str, Any]) -> Invocation
     Parameters that take rows get those of all instances. If any takes one value (an image, a text),
     every instance is a separate input.
     """
-    names = list(inputs) if len(inputs) == 1 else _list_needed(inputs)
-    if rows and all(isinstance(row, dict) and _are_arguments(row, inputs) for row in rows):
+    names = list(inputs) if len(inputs) == 1 else values.list_needed(inputs)
+    if rows and all(_are_arguments(row, inputs) for row in rows):
         if _has_single(rows[0], inputs):
             return Invocation(list(rows), is_many=True)
         if any(set(row) != set(rows[0]) for row in rows):
@@ -290,8 +289,10 @@ def _read_number(field: str, kind: type[int] | type[float]) -> Any:
 
 def choose_type(accept: str) -> str:
     """Return the type of an answer for the header ``Accept`` (RFC 9110, section 12.5.1)."""
+    if not accept.strip():
+        return JSON
     wanted: list[tuple[float, str]] = []
-    for part in accept.split(",") if accept.strip() else ():
+    for part in accept.split(","):
         kind, parameters = parse_header(part)
         try:
             wanted.append((float(parameters.get("q", "1")), kind))

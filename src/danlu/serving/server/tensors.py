@@ -8,7 +8,6 @@ little-endian. ``BYTES`` elements are preceded by their length in four bytes.
 from __future__ import annotations
 
 import base64
-import collections
 import json
 import math
 import struct
@@ -30,11 +29,12 @@ except ImportError:  # in the image
 
 #: NumPy's types of the protocol's, but for ``BYTES``.
 DTYPES = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
-    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
-    "FP32": "float32", "FP64": "float64",
+    "BOOL": np.dtype("bool"), "UINT8": np.dtype("uint8"), "UINT16": np.dtype("uint16"),
+    "UINT32": np.dtype("uint32"), "UINT64": np.dtype("uint64"), "INT8": np.dtype("int8"),
+    "INT16": np.dtype("int16"), "INT32": np.dtype("int32"), "INT64": np.dtype("int64"),
+    "FP16": np.dtype("float16"), "FP32": np.dtype("float32"), "FP64": np.dtype("float64"),
 }  # fmt: skip
-DATATYPES = {np.dtype(name): datatype for datatype, name in DTYPES.items()}
+DATATYPES = {dtype: datatype for datatype, dtype in DTYPES.items()}
 
 _MAX_RANK = 32
 _LENGTH = struct.Struct("<I")
@@ -88,14 +88,15 @@ def read_json(body: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(f"invalid JSON: {error}") from error
     colons = body.count(b":")
-    waiting = collections.deque([value])
-    while colons and waiting:
-        item = waiting.popleft()
+    waiting = [value]
+    for item in waiting:
+        if not colons:
+            break
         if type(item) is dict:
             colons -= len(item)
-            waiting.extend(item.values())
+            waiting += item.values()
         elif type(item) is list:
-            waiting.extend(item)
+            waiting += item
     return decode_json(body) if colons else value
 
 
@@ -153,7 +154,7 @@ def add_input(
 
 def _count_elements(shape: list[int]) -> int:
     # NumPy multiplies the lengths other than 0, with the size of an element.
-    size = math.prod(length or 1 for length in shape)
+    size = math.prod(filter(None, shape))
     if min(shape, default=0) < 0 or len(shape) > _MAX_RANK or size >= 1 << 59:
         raise ValueError(f"invalid shape {shape}")
     return 0 if 0 in shape else size
@@ -163,7 +164,7 @@ def _find_dtype(datatype: str) -> np.dtype[Any]:
     if datatype not in DTYPES:
         names = ", ".join((*DTYPES, "BYTES"))
         raise ValueError(f"datatype {datatype!r} is not of {names}")
-    return np.dtype(DTYPES[datatype])
+    return DTYPES[datatype]
 
 
 def _decode_data(item: RequestInput) -> Any:
@@ -299,12 +300,11 @@ def encode_response(
     default = (request.parameters or {}).get("binary_data_output")
     found, parts = [], []
     for output in outputs:
-        encoded: dict[str, Any] = {
-            "name": output.name, "shape": list(output.array.shape), "datatype": output.datatype,
-        }  # fmt: skip
+        name, array, datatype = output.name, output.array, output.datatype
+        encoded: dict[str, Any] = {"name": name, "shape": array.shape, "datatype": datatype}
         # FP16 has no form in JSON.
-        if is_binary.get(output.name, default) or output.datatype == "FP16":
-            part = encode_binary(output.array)
+        if is_binary.get(name, default) or datatype == "FP16":
+            part = encode_binary(array)
             encoded["parameters"] = {"binary_data_size": len(part)}
             parts.append(part)
         else:
@@ -319,7 +319,7 @@ def encode_response(
 
 def encode_binary(array: Any) -> bytes:
     """Return an output's array in the binary form."""
-    if array.dtype == object:
+    if array.dtype.kind == "O":
         flat = array.reshape(-1)
         return b"".join(part for item in flat for part in (_LENGTH.pack(len(item)), item))
     little: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -327,9 +327,9 @@ def encode_binary(array: Any) -> bytes:
 
 
 def _list_elements(output: OutputTensor) -> list[Any]:
-    flat = output.array.reshape(-1).tolist()
-    if output.datatype != "BYTES":
-        return list(flat)
+    flat: list[Any] = output.array.reshape(-1).tolist()
+    if output.array.dtype.kind != "O":
+        return flat
     if output.content_type == "base64":
         return [base64.b64encode(item).decode() for item in flat]
     return [item.decode() for item in flat]

@@ -15,7 +15,7 @@ from danlu.cli import ssh
 from danlu.cli.image import list_rows
 from danlu.cli.options import ByteSize
 from danlu.cli.session import Session
-from danlu.environments.run import RunOptions
+from danlu.environments.command_options import CommandOptions
 from danlu.oci.image import make_image
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.project.build import write_metadata
@@ -281,7 +281,7 @@ def test_run_passes_options_and_exit_code_of_the_command(
     program = ["python", "-v", "train.py", "--help", "-q", "--", "x"]
     result = cli("run", *value, *dashes, *program)
     assert result == type(result)(7, "", "")
-    options = RunOptions(
+    options = CommandOptions(
         volumes=("/a:/b:ro",),
         environment=("K=V",),
         gpus="all",
@@ -295,7 +295,7 @@ def test_run_passes_options_and_exit_code_of_the_command(
 def test_run_image_mounts_the_current_directory(cli: Cli, recorded_calls: Seen) -> None:
     assert cli("run", "--image", "demo:1", "true").code == 7
     assert recorded_calls["project"] == Path.cwd()
-    assert recorded_calls["others"] == (("true",), RunOptions(image="demo:1"))
+    assert recorded_calls["others"] == (("true",), CommandOptions(image="demo:1"))
     result = cli("run", "--image", "demo:1", "-f", "build.envd", "true")
     assert (result.code, "--image cannot be combined with --file" in result.err) == (125, True)
 

@@ -18,7 +18,8 @@ from danlu.cli.options import (
 )
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
-from danlu.environments.run import RunOptions, run_command
+from danlu.environments.command_options import CommandOptions
+from danlu.environments.run import run_command
 
 
 class _RunCommand(ProgramCommand):
@@ -102,7 +103,7 @@ def command(
     return run_command(
         target,
         args,
-        RunOptions(
+        CommandOptions(
             image=image,
             volumes=volumes,
             environment=environment,

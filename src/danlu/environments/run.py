@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from danlu.engine.gpu_options import decide_gpus
 from danlu.engine.registry import find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeSettings
+from danlu.environments.command_options import CommandOptions, report_skipped_settings
 from danlu.environments.named_commands import has_program, resolve_command, suggest_command
 from danlu.errors import StoreError, UsageError
 from danlu.graph.progress import Message
@@ -40,42 +40,10 @@ if TYPE_CHECKING:
 _NOT_FOUND = 127
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The user's options for one command; unset ones keep the build file's settings.
-
-    Attributes:
-        image: A local image; empty for the project's environment.
-        volumes: ``SRC:DST[:ro]``.
-        environment: ``K=V``, or ``K`` for this process's value.
-        gpus: ``all``, ``none``, a number of GPUs, or their indexes and UUIDs.
-        security: ``seccomp=PROFILE``; only in danlu's own engine.
-        terminal: Whether the command gets our terminal, instead of our input and output.
-        is_program: Whether it is a program even if the build file names such a command.
-        shm_size: The size of ``/dev/shm``.
-        skip_init: Whether to leave out ``runtime.init``.
-        allow_mounts: Whether included repositories may mount files of this machine.
-    """
-
-    image: str = ""
-    volumes: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    gpus: str = ""
-    user: str = ""
-    security: tuple[str, ...] = ()
-    terminal: bool = False
-    offline: bool = False
-    frozen: bool = False
-    is_program: bool = False
-    shm_size: str = ""
-    skip_init: bool = False
-    allow_mounts: bool = False
-
-
 def run_command(
     target: Project | Path,
     args: tuple[str, ...],
-    options: RunOptions,
+    options: CommandOptions,
     *,
     settings: Settings,
     progress: Progress,
@@ -99,7 +67,7 @@ def run_command(
 def _run_in_image(
     target: Project | Path,
     args: tuple[str, ...],
-    options: RunOptions,
+    options: CommandOptions,
     settings: Settings,
     progress: Progress,
 ) -> int:
@@ -174,19 +142,3 @@ def _run_in_image(
         if hint and not has_program(trees, args[0], defined.get("PATH", SYSTEM_PATH)):
             progress(Message(f"hint: {hint}", 0.0))
     return code
-
-
-def report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
-    """Print a hint with the settings of the build file that ``danlu run`` ignores."""
-    skipped = [
-        name
-        for name, wanted in (
-            ("config.jupyter", runtime.jupyter),
-            ("runtime.daemon", runtime.daemons),
-            ("runtime.expose", runtime.ports),
-        )
-        if wanted
-    ]
-    if skipped:
-        names = ", ".join(skipped)
-        progress(Message(f"note: `danlu run` does not apply {names}; use `danlu up`", 0.0))

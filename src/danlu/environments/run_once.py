@@ -12,9 +12,9 @@ from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.settings import Settings
 from danlu.engine.types import ExecRequest
 from danlu.environment.runtime_settings import RuntimeSettings
+from danlu.environments.command_options import CommandOptions, report_skipped_settings
 from danlu.environments.manage import default_name, take_down
 from danlu.environments.named_commands import resolve_command
-from danlu.environments.run import RunOptions, report_skipped_settings
 from danlu.environments.spec import UpOptions
 from danlu.environments.up import start_environment
 from danlu.graph.progress import Message, Progress
@@ -26,7 +26,7 @@ _MAX_BASE_NAME = 40
 def run_once(
     target: Project | Path,
     args: tuple[str, ...],
-    options: RunOptions,
+    options: CommandOptions,
     *,
     settings: Settings,
     progress: Progress,

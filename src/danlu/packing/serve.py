@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.environments.run import RunOptions, run_command
+from danlu.environments.command_options import CommandOptions
+from danlu.environments.run import run_command
 from danlu.packing.serve_image import require_server
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def serve_model(name: str, options: ServeOptions, *, settings: Settings, progres
         return run_command(
             Path(empty),
             options.command,
-            RunOptions(image=name, gpus=options.gpus, is_program=True),
+            CommandOptions(image=name, gpus=options.gpus, is_program=True),
             settings=settings,
             progress=progress,
         )

@@ -16,7 +16,7 @@ from danlu.sandbox.launcher.running_container import StartedContainer
 from danlu.sandbox.network_env import detect_network_environment
 from danlu.sandbox.prepare import ContainerSpec
 from danlu.sandbox.types import ContainerExit, Mount, ProcessSpec, RootFilesystem
-from danlu.util.output_lines import LineSplitter
+from danlu.util.output_lines import OutputLines
 
 _CHUNK_BYTES = 65536
 #: The build ends all the same if a killed step does not.
@@ -116,7 +116,7 @@ async def _stream_lines(output: FileIO, on_line: Callable[[str], None]) -> None:
         if not line.startswith("runc run failed: "):
             on_line(line)
 
-    lines = LineSplitter(report_line)
+    lines = OutputLines(report_line)
     while True:
         await anyio.wait_readable(output)
         chunk = os.read(output.fileno(), _CHUNK_BYTES)

@@ -9,7 +9,7 @@ from io import IncrementalNewlineDecoder
 _MAX_LINE_LENGTH = 65536
 
 
-class LineSplitter:
+class OutputLines:
     """Calls ``on_line`` with each line of the output that it is fed.
 
     A carriage return ends a line too (progress bars). Undecodable bytes are replaced, and longer

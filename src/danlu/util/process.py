@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
-from danlu.util.output_lines import LineSplitter
+from danlu.util.output_lines import OutputLines
 from danlu.util.pdeathsig import with_parent_death_signal
 from danlu.util.process_activity import (
     STUCK_SECONDS,
@@ -152,12 +152,12 @@ async def stream(
 ) -> int:
     """Run ``args``, call ``on_line`` with each line of the merged output, and return the exit code.
 
-    See :class:`~danlu.util.output_lines.LineSplitter`.
+    See :class:`~danlu.util.output_lines.OutputLines`.
     """
     process = await anyio.open_process(
         with_parent_death_signal(args), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd
     )
-    lines = LineSplitter(on_line)
+    lines = OutputLines(on_line)
     try:
         assert process.stdout is not None
         async for chunk in process.stdout:

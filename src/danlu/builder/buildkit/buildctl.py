@@ -24,7 +24,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from danlu.errors import MachineError, OutsideError
 from danlu.util.exception_groups import unwrap_group
-from danlu.util.output_lines import LineSplitter
+from danlu.util.output_lines import OutputLines
 from danlu.util.pdeathsig import with_parent_death_signal
 from danlu.util.process import run, wait_until_stuck
 from danlu.util.process_activity import STUCK_SECONDS, stuck_error
@@ -236,7 +236,7 @@ class _ProgressReader:
         self._step = step
         self._on_line = on_line
         self._transfer = transfer
-        self._outputs = defaultdict[str, LineSplitter](partial(LineSplitter, on_line))
+        self._outputs = defaultdict[str, OutputLines](partial(OutputLines, on_line))
         self._transfers: dict[str, tuple[int, int]] = {}
         self.error = ""
         #: Whether the command of the step runs.

@@ -98,7 +98,7 @@ def _run_in_image(
     if is_foreign_image(stored.config):
         require_emulation(read_image_platform(stored.config), " ".join(args[:1]) or "the image")
     userns.enter(settings.paths)
-    from danlu.engine import embedded  # after a build, not before
+    from danlu.engine.embedded import image_command  # after a build, not before
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
         layers = store.layers(stored.layers)
@@ -124,7 +124,7 @@ def _run_in_image(
                 progress=progress,
             )
         with edits as gpu_edits:
-            command = embedded.ImageCommand(
+            command = image_command.ImageCommand(
                 args if options.is_program else resolve_command(args, runtime),
                 project=directory,
                 volumes=(*declared, *binds),
@@ -136,7 +136,7 @@ def _run_in_image(
                 shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
             )
             launcher = ContainerLauncher(work, runtime=config.runtime, seccomp=seccomp)
-            code = embedded.run_command(root, command, launcher)
+            code = image_command.run_command(root, command, launcher)
     if code == _NOT_FOUND and args and not options.is_program:
         hint = suggest_command(args[0], runtime)
         if hint and not has_program(trees, args[0], defined.get("PATH", SYSTEM_PATH)):

@@ -12,12 +12,12 @@ import msgspec
 
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.container_scripts import EXEC_SCRIPT, LOGIN_SCRIPT
+from danlu.engine.embedded.private_network import PrivateNetwork
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image, list_mounts
 from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
-from danlu.engine.private_network import PrivateNetwork
 from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
 from danlu.engine.types import EnvironmentProgram, ExecRequest
 from danlu.errors import MachineError, UsageError

@@ -741,7 +741,7 @@ def plain_value(value: Any) -> Any:
 
 def _find_array(value: Any) -> Any:
     """Return the NumPy array of a tensor or series, else the value."""
-    if hasattr(value, "tobytes"):  # it is NumPy's
+    if isinstance(value, (list, tuple)) or hasattr(value, "tobytes"):  # which NumPy's have
         return value
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
         value = value.detach().cpu()

@@ -174,9 +174,10 @@ def _read_split(content: Any, inputs: Mapping[str, Any]) -> Invocation:
 
 def _has_single(names: Any, inputs: Mapping[str, Any]) -> bool:
     """Return whether any of the parameters is one value, and not one for each row."""
-    return any(
-        inputs[name]["type"] in values.SINGLE and "columns" not in inputs[name] for name in names
-    )
+    for name in names:
+        if inputs[name]["type"] in values.SINGLE and "columns" not in inputs[name]:
+            return True
+    return False
 
 
 def _are_arguments(value: Any, inputs: Mapping[str, Any]) -> bool:
@@ -201,13 +202,13 @@ def read_instances(rows: Sequence[Any], inputs: Mapping[str, Any]) -> Invocation
     Parameters that take rows get those of all instances. If any takes one value (an image, a text),
     every instance is a separate input.
     """
-    names = list(inputs) if len(inputs) == 1 else values.list_needed(inputs)
-    if rows and all(_are_arguments(row, inputs) for row in rows):
+    if rows and isinstance(rows[0], dict) and all(_are_arguments(row, inputs) for row in rows):
         if _has_single(rows[0], inputs):
             return Invocation(list(rows), is_many=True)
         if any(set(row) != set(rows[0]) for row in rows):
             raise values.InvalidInputError("all instances must have the same keys")
         return Invocation([{name: [row[name] for row in rows] for name in rows[0]}])
+    names = list(inputs) if len(inputs) == 1 else values.list_needed(inputs)
     if len(names) != 1:
         raise values.InvalidInputError(f"an instance must be an object with {', '.join(inputs)}")
     if _has_single(names, inputs):

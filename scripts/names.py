@@ -1,8 +1,8 @@
 """Check that no plug-in is recognised by its name outside its own modules and its registry.
 
-What a framework can do is a property of it, so code elsewhere asks for the property. A name that is
-compared, or listed to be compared (``("PyTorchJob", "JAXJob")``), is a file more to edit whenever
-a plug-in is added.
+What a framework or an engine can do is a property of it, so code elsewhere asks for the property. A
+name that is compared, or listed to be compared (``("PyTorchJob", "JAXJob")``), is a file more to
+edit whenever a plug-in is added.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from danlu.engine.registry import BUILT_IN_NAMES
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 
 SOURCE = Path(__file__).resolve().parent.parent / "src/danlu"
@@ -58,6 +59,13 @@ RULES = (
             "**/name_mappings.py",
         ),
     ),
+    NameRule(
+        "name of an engine",
+        frozenset((*BUILT_IN_NAMES, "DEFAULT_ENGINE")),
+        ("engine/registry.py", "engine/docker/*.py"),
+        # Builders, formats of archives, and a table of the configuration have some of these names.
+        ("project/build.py", "project/build_image.py", "image/export.py", "util/config.py"),
+    ),
 )
 
 
@@ -72,12 +80,17 @@ def find_names(source: Path, rules: tuple[NameRule, ...] = RULES) -> Iterator[st
 
 
 def list_compared_texts(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield the texts that are compared or are members of a collection, and their lines."""
+    """Yield the texts that are compared or are members of a collection, and their lines.
+
+    Also the names of what is compared, which may be constants for such texts.
+    """
     for node in ast.walk(tree):
         if isinstance(node, (*COMPARISONS, *COLLECTIONS)):
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.Constant) and isinstance(child.value, str):
                     yield child.value, child.lineno
+                elif isinstance(child, ast.Name) and isinstance(node, ast.Compare):
+                    yield child.id, child.lineno
 
 
 if __name__ == "__main__":

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
 
+import pytest
+from _pytest.mark import ParameterSet
+
+from danlu.engine.registry import find_engine, list_engine_names
 from tests.conftest import remove_tree
 from tests.programs import SYSTEM_PATH, lacking
 
@@ -161,6 +165,9 @@ def engine_variables(name: str) -> Iterator[dict[str, str]]:
         with docker_daemon() as engine:
             yield {"DOCKER_HOST": engine.command[-1]}
         return
+    if name != "podman":
+        yield {}
+        return
     with make_short_directory() as directory:
         (directory / "containers.conf").write_text(_PODMAN_CONFIG)
         (directory / "storage.conf").write_text(_PODMAN_STORAGE.format(place=directory))
@@ -177,6 +184,28 @@ def engine_variables(name: str) -> Iterator[dict[str, str]]:
         environ = {**os.environ, **variables}
         for command in commands:
             subprocess.run(["podman", *command], env=environ, capture_output=True, check=False)
+
+
+#: What engines need to be tested, apart from danlu's own.
+_MARKS = {
+    "docker": [pytest.mark.needs("docker", "dockerd", "root")],
+    "podman": [pytest.mark.needs("podman"), pytest.mark.slow],
+    "kubernetes": [pytest.mark.needs("root")],
+}
+
+
+def make_engine_param(name: str) -> ParameterSet:
+    """Return an engine as a parameter of tests."""
+    return pytest.param(name, marks=_MARKS.get(name, ()))
+
+
+def list_engine_params(**features: object) -> list[ParameterSet]:
+    """Return the engines that have these features, those of installed packages among them."""
+    return [
+        make_engine_param(name)
+        for name in list_engine_names()
+        if features.items() <= vars(find_engine(name).features).items()
+    ]
 
 
 ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {

@@ -224,6 +224,7 @@ def test_every_test_that_the_security_policy_names_exists() -> None:
         ('SCALABLE = ("XJob", "YJob")\n', True),
         ('NAMES = {"torch": "XJob", "XJob": 1}\n', True),
         ('match kind:\n    case "XJob" | "b":\n        pass\n', True),
+        ("if job.kind != X_JOB:\n    pass\n", True),
         ('print("XJob")\n', False),
         ('"""XJob"""\nkind = "XJob"\n', False),
     ],
@@ -231,6 +232,6 @@ def test_every_test_that_the_security_policy_names_exists() -> None:
 def test_comparing_the_name_of_a_plugin_is_found(tmp_path: Path, text: str, found: bool) -> None:
     for name in ("home", "registry", "other"):
         (tmp_path / f"{name}.py").write_text(text)
-    rule = NameRule("kind", frozenset({"XJob"}), ("registry.py",), ("home.py",))
+    rule = NameRule("kind", frozenset({"XJob", "X_JOB"}), ("registry.py",), ("home.py",))
     places = {line.partition(":")[0] for line in find_names(tmp_path, (rule,))}
     assert places == ({"other.py"} if found else set())

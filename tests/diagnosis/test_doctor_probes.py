@@ -20,6 +20,7 @@ from danlu.diagnosis.doctor_probes import (
     probe_server,
     run_probes,
 )
+from danlu.engine.docker.engine import DOCKER, PODMAN
 from danlu.errors import MachineError, OutsideError
 from danlu.util.config import Configuration, KubernetesConfig, MirrorConfig, RegistryConfig
 
@@ -109,13 +110,13 @@ def test_engine_without_a_daemon_names_the_remedy(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     write_program(tmp_path, "docker", "echo 'cannot connect to the daemon' >&2; exit 1")
     write_program(tmp_path, "podman", "echo 4.9.0")
-    ok, detail, fix = probe_engine("docker", "", {})
+    ok, detail, fix = probe_engine(DOCKER.program, {})
     assert (ok, detail) == (False, "docker: cannot connect to the daemon")
     assert "systemctl start docker" in fix
-    remote = probe_engine("docker", "", {"DOCKER_HOST": "tcp://u:hunter2@host"})[2]
+    remote = probe_engine(DOCKER.program, {"DOCKER_HOST": "tcp://u:hunter2@host"})[2]
     assert "DOCKER_HOST" in remote
     assert "hunter2" not in remote
-    assert probe_engine("podman", "", {}) == (True, "4.9.0", "")
+    assert probe_engine(PODMAN.program, {}) == (True, "4.9.0", "")
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert probe_program("ssh", ["-V"], "openssh-client") == (
         False,

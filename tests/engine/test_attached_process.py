@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danlu.engine.attached_process import record_start, start_attached, start_recorded
-from danlu.engine.docker.first_process import FirstProcess
+from danlu.engine.first_process import FirstProcess
 
 
 def make_engine(directory: Path, script: str) -> str:

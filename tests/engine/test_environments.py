@@ -30,13 +30,14 @@ import pytest
 from danlu.engine.contexts import Context, create_context
 from danlu.engine.docker.settings import container_name
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
+from danlu.engine.registry import find_engine, name_engine_context
 from danlu.sandbox.procfs import find_namespace_members
 from danlu.store import Store
 from danlu.util.danlu_program import CONTEXT_VARIABLE
 from danlu.util.process_tree import child_pids
 from tests.conftest import Danlu
 from tests.engine.kubernetes.clusters import cluster_variables
-from tests.engines import engine_variables
+from tests.engines import engine_variables, list_engine_params, make_engine_param
 from tests.fakes.vscode_archives import COMMIT, make_cli, make_server
 from tests.jobs.containers.engine_rig import image, paths_of
 from tests.ports import free_port
@@ -49,16 +50,16 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-
-DOCKER = pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd", "root"))
-PODMAN = pytest.param("podman", marks=[pytest.mark.needs("podman"), pytest.mark.slow])
-KUBERNETES = pytest.param("kubernetes", marks=pytest.mark.needs("root"))
+#: The engines of this machine, those of installed packages among them.
+LOCAL = list_engine_params()
+#: Those that see this machine's files.
+MOUNTING = list_engine_params(mounts_files=True)
 #: danlu's own engine on another machine.
 SSH = pytest.param("ssh", marks=[pytest.mark.needs("ssh", "sshd", "root"), pytest.mark.slow])
 #: Those whose containers have a writable layer that stays.
-LAYERED = ["embedded", DOCKER, PODMAN, SSH]
-#: Those that run on this machine.
-LOCAL = ["embedded", DOCKER, PODMAN, KUBERNETES]
+LAYERED = [*list_engine_params(keeps_files=True), SSH]
+#: For what only they do.
+DOCKER, PODMAN = make_engine_param("docker"), make_engine_param("podman")
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,17 @@ class EngineSetup:
         return "embedded" if context in ("local", CONTEXT) else context
 
 
-@pytest.fixture(scope="module", params=[*LAYERED, KUBERNETES])
+@pytest.fixture(scope="module", params=[*LOCAL, SSH])
 def engine_setup(request: pytest.FixtureRequest) -> Iterator[EngineSetup]:
     """The engine under test."""
-    if request.param == "embedded":
-        yield EngineSetup({CONTEXT_VARIABLE: "local"})
-        return
     if request.param == "kubernetes":
         yield EngineSetup(cluster_variables(request.getfixturevalue("cluster")))
-        return
-    if request.param == "ssh":
+    elif request.param == "ssh":
         with use_other_machine() as setup:
             yield setup
-        return
-    with engine_variables(request.param) as variables:
-        yield EngineSetup({CONTEXT_VARIABLE: request.param, **variables})
+    else:
+        with engine_variables(request.param) as variables:
+            yield EngineSetup({CONTEXT_VARIABLE: name_engine_context(request.param), **variables})
 
 
 @contextmanager
@@ -118,7 +115,7 @@ def engine(engine_setup: EngineSetup, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def persistent_file(engine: str) -> str:
     """A file that survives `danlu stop`."""
-    return "/workspace/kept" if engine == "kubernetes" else "/kept"
+    return "/kept" if find_engine(engine).features.keeps_files else "/workspace/kept"
 
 
 @pytest.fixture
@@ -246,7 +243,7 @@ def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, box_hom
 
 
 # Not over SSH: sshd waits until all programs have closed the streams.
-@pytest.mark.parametrize("engine_setup", ["embedded", DOCKER, PODMAN], indirect=True)
+@pytest.mark.parametrize("engine_setup", MOUNTING, indirect=True)
 def test_exec_ends_with_its_program_although_a_child_keeps_the_streams(
     danlu: Danlu, project: Path, box_home: Path
 ) -> None:
@@ -285,7 +282,7 @@ def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, box_ho
     os.close(terminal)
 
 
-@pytest.mark.parametrize("engine_setup", ["embedded", DOCKER, PODMAN], indirect=True)
+@pytest.mark.parametrize("engine_setup", MOUNTING, indirect=True)
 def test_every_key_arrives_at_once(danlu: Danlu, project: Path, box_home: Path) -> None:
     start(danlu, project)
     program = str(Path(sys.executable).with_name("danlu"))

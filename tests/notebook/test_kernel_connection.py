@@ -23,6 +23,7 @@ from danlu.engine.environment_directory import (
     EnvironmentSpec,
     ServiceSpec,
 )
+from danlu.engine.kubernetes.settings import PodSettings, write_settings
 from danlu.engine.supervisor_spawn import SETTINGS_FILE
 from danlu.errors import UsageError
 from danlu.jobs.local.file_exchange import may_unpickle
@@ -217,6 +218,40 @@ def test_all_variables_together_are_limited(kernel: Kernel, tmp_path: Path) -> N
         kernel.connection.receive_pickles(["x", "y"], tmp_path / "values", limit=1000)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"file": "../module.py", "size": 1},
+        {"file": "/module.py", "size": 1},
+        {"file": "module/../../module.py", "size": 1},
+        {"file": "module//a.py", "size": 1},
+        {"file": "module/..", "size": 1},
+        {"file": "other.py", "size": 1},
+        {"file": "module.py", "size": 1001},
+        {"file": "module.py", "size": -1},
+        {"variable": "module", "size": 1},
+    ],
+)
+def test_files_that_are_not_of_a_module_that_was_asked_for_are_refused(
+    kernel: Kernel, tmp_path: Path, message: dict[str, Any]
+) -> None:
+    kernel.connection.start_reading()
+    answer_with(kernel, (message, b"1"), ({"answer": {}}, b""))
+    directory = tmp_path / "modules"
+    directory.mkdir()
+    with pytest.raises(InvalidMessage):
+        kernel.connection.receive_modules(["module"], "/workspace", directory, limit=1000)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_file_of_a_module_is_not_replaced(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.connection.start_reading()
+    file = ({"file": "module/a.py", "size": 1}, b"1")
+    answer_with(kernel, file, file, ({"answer": {}}, b""))
+    with pytest.raises(InvalidMessage, match="sent already"):
+        kernel.connection.receive_modules(["module"], "/workspace", tmp_path, limit=1000)
+
+
 def test_texts_of_a_kernel_are_shown_without_control_characters(
     kernel: Kernel, tmp_path: Path
 ) -> None:
@@ -262,14 +297,18 @@ def test_a_cell_cannot_ask_for_other_files_or_images_of_the_host(
     assert caught.value.hint
 
 
-def test_a_notebook_in_a_pod_is_told_what_to_use_instead(
+def test_a_cell_in_a_pod_gets_the_image_that_its_nodes_pull(
     environment: EnvironmentDirectory, kernel: Kernel
 ) -> None:
     environment.write_spec(replace(environment.read_spec(), engine="kubernetes"))
+    write_settings(environment, PodSettings("digits-0", "prod", "team", "registry/digits@x"))
     context = EnvironmentContext(environment, KernelRequest("cell", ""), kernel.connection)
-    with pytest.raises(UsageError, match="only a copy of the project") as caught:
-        context.jobs()
-    assert "--on CONTEXT" in caught.value.hint
+    cell = context.confine(parse_distributed("--framework pytorch --on kubernetes", "pass"))
+    assert (cell.options.image, cell.options.on) == ("registry/digits@x", "kubernetes")
+    assert context.working_directory == ""
+    for elsewhere in ("local", "kubernetes:other/namespace"):
+        with pytest.raises(UsageError, match=f"--on {elsewhere} cannot be used"):
+            context.jobs(elsewhere)
 
 
 def test_the_kernels_python_decides_about_syntax_that_the_host_does_not_know(

@@ -16,6 +16,7 @@ from danlu.engine.contexts import (
     create_context,
     describe_context,
     find_current_context,
+    list_built_in_contexts,
     list_contexts,
     read_contexts,
     remove_context,
@@ -33,11 +34,12 @@ _MAX_PATH_LENGTH = 4096
 
 command = group(
     "context",
-    help="""Choose where commands run: here or elsewhere.
+    help=f"""Choose where commands run: here or elsewhere.
 
-The contexts `local`, `docker`, `podman` and `kubernetes` always exist. In a context of another
-machine, `danlu up`, `run`, `exec`, `train` and the commands about environments, jobs and images run
-there, with the project of the current directory. `--on` selects a context for one command.""",
+The contexts {", ".join(f"`{name}`" for name in list_built_in_contexts("linux"))} always exist, and
+those of engines that packages add. In a context of another machine, `danlu up`, `run`, `exec`,
+`train` and the commands about environments, jobs and images run there, with the project of the
+current directory. `--on` selects a context for one command.""",
 )
 
 

@@ -14,12 +14,11 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag
+from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag, parse_settings
 from danlu.operator.installation import (
     OperatorDeployment,
     list_crds,
     list_manifests,
-    parse_operator_flags,
     render_documents,
     run_operator,
 )
@@ -124,7 +123,7 @@ def run(kubeconfig: Path | None, context: str, **flags: Any) -> None:
     In a cluster it uses its service account, elsewhere a kubeconfig. Flags shared with Kubeflow's
     training operator keep their names.
     """
-    settings = parse_operator_flags(flags)
+    settings = parse_settings(flags)
     _log_to_stderr()
     run_operator(settings, kubeconfig=kubeconfig, context=context)
 
@@ -153,7 +152,7 @@ def crds(form: Any, **flags: Any) -> None:
 
     Apply them with kubectl apply -f -.
     """
-    documents = list_crds(parse_operator_flags(flags))
+    documents = list_crds(parse_settings(flags))
     current_session().terminal.write_stdout(render_documents(documents, form=form))
 
 
@@ -196,5 +195,5 @@ def manifests(
         replicas=replicas,
         pull_secret=image_pull_secret,
     )
-    documents = list_manifests(parse_operator_flags(flags), deployment)
+    documents = list_manifests(parse_settings(flags), deployment)
     current_session().terminal.write_stdout(render_documents(documents, form=form))

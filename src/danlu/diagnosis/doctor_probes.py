@@ -11,9 +11,12 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
+from danlu.engine.engine import EngineProgram
+from danlu.engine.registry import find_engine, list_engine_names
 from danlu.errors import DanluError, MachineError, UsageError
 from danlu.graph.ops import Platform
 from danlu.kube.kubeconfig import load_cluster_config
@@ -21,6 +24,7 @@ from danlu.oci.reference import Reference
 from danlu.sandbox.emulation import host_platform, require_emulation
 from danlu.sandbox.launcher.cgroup import find_writable_roots
 from danlu.util.config import Configuration
+from danlu.util.plugins import BrokenPlugin
 from danlu.util.urls import mask_credentials
 
 #: How long a probe waits for an answer of something else, in seconds.
@@ -46,8 +50,7 @@ def list_probes(config: Configuration, environ: Mapping[str, str]) -> dict[str, 
         "ssh client": lambda: probe_program("ssh", ["-V"], "openssh-client"),
         "git": lambda: probe_program("git", ["--version"], "git"),
         "emulation": probe_emulation,
-        "Docker": lambda: probe_engine("docker", "{{.Server.Version}}", environ),
-        "Podman": lambda: probe_engine("podman", "{{.Version}}", environ),
+        **dict(_list_engine_probes(environ)),
         "Kubernetes": lambda: probe_cluster(config, environ),
     }
     for name, url in _list_servers(config, environ):
@@ -124,22 +127,26 @@ def probe_emulation() -> ProbeResult:
     return True, f"{platform} can be executed", ""
 
 
-def probe_engine(name: str, template: str, environ: Mapping[str, str]) -> ProbeResult:
-    """Ask Docker or Podman for its version; the daemon may be on another machine."""
-    program = shutil.which(name)
-    if program is None:
-        return False, f"{name} is not installed", f"sudo apt-get install {_PACKAGES[name]}"
+def _list_engine_probes(environ: Mapping[str, str]) -> Iterator[tuple[str, Probe]]:
+    for name in list_engine_names():
+        try:
+            program = find_engine(name).program
+        except BrokenPlugin as error:
+            broken = (False, error.message, error.hint)
+            yield name, lambda broken=broken: broken  # type: ignore[misc]
+            continue
+        if program is not None:
+            yield name.capitalize(), partial(probe_engine, program, environ)
+
+
+def probe_engine(program: EngineProgram, environ: Mapping[str, str]) -> ProbeResult:
+    """Ask the program of an engine for its version; its daemon may be on another machine."""
     try:
-        version = _run_program([program, "version", "--format", template])
+        return probe_program(program.name, program.version, program.package)
     except MachineError as error:
-        start = "start it: `sudo systemctl start docker`" if name == "docker" else ""
-        remote = environ.get("DOCKER_HOST") or environ.get("CONTAINER_HOST")
-        hint = f"check DOCKER_HOST ({mask_credentials(remote)})" if remote else start
+        remote = environ.get(program.address)
+        hint = f"check {program.address} ({mask_credentials(remote)})" if remote else program.start
         return False, error.message, hint
-    return True, version.splitlines()[0] if version else program, ""
-
-
-_PACKAGES = {"docker": "docker.io", "podman": "podman"}
 
 
 def _run_program(command: Sequence[str]) -> str:

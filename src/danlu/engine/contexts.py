@@ -16,6 +16,7 @@ from danlu.engine.registry import (
     find_engine,
     is_engine,
     list_engine_names,
+    name_engine_context,
 )
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
@@ -97,11 +98,6 @@ def list_built_in_contexts(platform: str = sys.platform) -> Mapping[str, Context
         home = str(Path.home().resolve())
         contexts["docker"] = Context(f"{CONTAINER_SCHEME}danlu", mounts=(home,))
     return contexts
-
-
-def name_engine_context(engine: str) -> str:
-    """Return the name of the context that exists for an engine of this machine."""
-    return LOCAL_CONTEXT if engine == DEFAULT_ENGINE else engine
 
 
 class SshAddress(msgspec.Struct, frozen=True):

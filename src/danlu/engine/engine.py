@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
@@ -25,7 +26,8 @@ class EngineFeatures:
             own, whose ports are always forwarded.
         mounts_files: Whether containers see files of this machine. If not, the project is copied,
             and only volumes that the engine keeps by name can be mounted.
-        has_host_gpus: Whether the GPUs are this machine's. If not, the engine chooses them.
+        gpus: Whose GPUs containers can have: this machine's, or those that the engine chooses.
+        limits: Whether CPU and memory can be limited.
         keeps_files: Whether what programs change in the image's files survives a stop, and can be
             committed.
         runs_jobs: Whether training jobs can run where it is selected.
@@ -36,23 +38,39 @@ class EngineFeatures:
 
     networks: tuple[NetworkName, ...] = ("host",)
     mounts_files: bool = True
-    has_host_gpus: bool = True
+    gpus: Literal["host", "engine", "none"] = "host"
+    limits: bool = True
     keeps_files: bool = True
     runs_jobs: bool = False
     runs_programs: bool = False
     is_cluster: bool = False
 
 
-class ContainerStarter(Protocol):
-    """Starts the container of an environment, in the process of its supervisor."""
+@dataclass(frozen=True, kw_only=True)
+class EngineProgram:
+    """A program without which an engine cannot be used, as `danlu doctor` looks for it.
 
-    async def start_container(
-        self, environment: EnvironmentDirectory, spec: EnvironmentSpec, resources: ExitStack
-    ) -> EnvironmentContainer:
-        """Start the container; it is cleaned up when ``resources`` closes.
+    Attributes:
+        package: Its package in Debian.
+        version: The arguments with which it prints its version, if what it needs can be reached.
+        start: What to do if it does not.
+        address: The variable that says where that is instead.
+    """
 
-        Raises :class:`~danlu.errors.DanluError` if it could not be started.
-        """
+    name: str
+    package: str
+    version: tuple[str, ...] = ("--version",)
+    start: str = ""
+    address: str = ""
+
+
+StartContainer = Callable[
+    [EnvironmentDirectory, EnvironmentSpec, ExitStack], Awaitable[EnvironmentContainer]
+]
+"""Starts the container of an environment, which is cleaned up when the stack closes.
+
+Raises :class:`~danlu.errors.DanluError` if it could not be started.
+"""
 
 
 class Engine:
@@ -60,6 +78,7 @@ class Engine:
 
     name: str
     features = EngineFeatures()
+    program: EngineProgram | None = None
 
     def load_commands(self) -> EngineCommands:
         """Return what commands do for it."""
@@ -67,10 +86,10 @@ class Engine:
 
         return EngineCommands()
 
-    def open_starter(
+    def open_engine(
         self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
-    ) -> ContainerStarter:
-        """Return what starts containers in this process, before its event loop runs.
+    ) -> StartContainer:
+        """Return what starts containers in this process, a supervisor, before its event loop runs.
 
         ``restarted`` is the environment's container if that is being started already.
         """

@@ -23,7 +23,7 @@ from anyio import abc
 
 from danlu.engine.attached_process import AttachedProcess
 from danlu.engine.control_socket import ControlConnection, serve_control_socket
-from danlu.engine.engine import ContainerStarter, EngineFeatures
+from danlu.engine.engine import EngineFeatures, StartContainer
 from danlu.engine.environment_control import (
     ConnectPortRequest,
     ExecMessage,
@@ -81,14 +81,14 @@ class EnvironmentSupervisor:
         self,
         environment: EnvironmentDirectory,
         spec: EnvironmentSpec,
-        starter: ContainerStarter,
+        start_container: StartContainer,
         features: EngineFeatures,
         vscode_servers: Path,
     ) -> None:
         self._vscode_servers = vscode_servers
         self._environment = environment
         self._spec = spec
-        self._starter = starter
+        self._start_container = start_container
         self._features = features
         self._started = datetime.now(UTC)
         self._warnings: list[str] = []
@@ -106,7 +106,7 @@ class EnvironmentSupervisor:
         self._publish_state()
         try:
             with ExitStack() as resources:
-                self._container = await self._starter.start_container(
+                self._container = await self._start_container(
                     self._environment, self._spec, resources
                 )
                 await self._link_vscode_servers()
@@ -377,13 +377,14 @@ def main(directory: str, ready: int, lock: int, restarted: AttachedProcess | Non
         # A supervisor that was killed left it, and bind(2) fails if the path exists.
         environment.control_socket.unlink(missing_ok=True)
         engine = find_engine(spec.engine)
-        starter = engine.open_starter(paths, load_configuration(paths.config_file), restarted)
+        configuration = load_configuration(paths.config_file)
+        start_container = engine.open_engine(paths, configuration, restarted)
         # After the embedded engine, whose programs get the limit that is set now.
         raise_fd_limit()
     except DanluError as error:
         report(SupervisorResponse.of(error))
         sys.exit(error.exit_code)
     supervisor = EnvironmentSupervisor(
-        environment, spec, starter, engine.features, paths.vscode_servers
+        environment, spec, start_container, engine.features, paths.vscode_servers
     )
     anyio.run(supervisor.run, report)

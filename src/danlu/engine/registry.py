@@ -11,7 +11,7 @@ from importlib import import_module
 
 from danlu.engine.engine import Engine
 from danlu.errors import UsageError
-from danlu.util.danlu_program import DEFAULT_ENGINE
+from danlu.util.danlu_program import DEFAULT_ENGINE, LOCAL_CONTEXT
 from danlu.util.plugins import broken_plugin, list_plugins, load_plugin
 from danlu.util.suggest import suggest_name
 
@@ -19,7 +19,7 @@ ENTRY_POINT_GROUP = "danlu.engines"
 
 # Where each is. It is loaded when it is asked for: every `danlu exec` loads this module.
 _BUILT_IN_ENGINES = {
-    DEFAULT_ENGINE: ("danlu.engine.embedded_engine", "ENGINE"),
+    DEFAULT_ENGINE: ("danlu.engine.embedded.engine", "ENGINE"),
     "docker": ("danlu.engine.docker.engine", "DOCKER"),
     "podman": ("danlu.engine.docker.engine", "PODMAN"),
     "kubernetes": ("danlu.engine.kubernetes.engine", "ENGINE"),
@@ -51,6 +51,11 @@ def find_engine(name: str) -> Engine:
 def is_engine(name: str) -> bool:
     """Return whether there is an engine called ``name``; packages are not loaded."""
     return name in BUILT_IN_NAMES or name in list_engine_names()
+
+
+def name_engine_context(engine: str) -> str:
+    """Return the name of the context that exists for an engine of this machine."""
+    return LOCAL_CONTEXT if engine == DEFAULT_ENGINE else engine
 
 
 def list_engine_names() -> tuple[str, ...]:

@@ -17,7 +17,6 @@ import msgspec
 from danlu.engine.contexts import (
     Context,
     is_same_place,
-    name_engine_context,
     read_contexts,
 )
 from danlu.engine.environment_control import StopRequest, request_from_supervisor
@@ -29,7 +28,7 @@ from danlu.engine.environment_directory import (
     list_environments,
     lock_environment,
 )
-from danlu.engine.registry import find_engine
+from danlu.engine.registry import find_engine, name_engine_context
 from danlu.engine.resource_allocator import ledger_file, read_gpu_owners
 from danlu.engine.settings import Settings
 from danlu.engine.ssh.ssh_config import host_name

@@ -111,7 +111,7 @@ def add_gpu_usage(
     without, or in another place than this machine.
     """
     spec = environment.read_spec()
-    if not spec.gpus or not find_engine(spec.engine).features.has_host_gpus:
+    if not spec.gpus or find_engine(spec.engine).features.gpus != "host":
         return list(rows), []
     assigned = read_gpu_owners(ledger_file()).get(environment.directory, ())
     pids = {row.pid for row in rows}

@@ -102,7 +102,7 @@ def run_command(
     if is_foreign_image(stored.config):
         require_emulation(read_image_platform(stored.config), " ".join(args[:1]) or "the image")
     userns.enter(settings.paths)
-    from danlu.engine import embedded  # after a build, not before
+    from danlu.engine.embedded import image_command  # after a build, not before
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
         stack = store.layers(stored.layers)
@@ -128,7 +128,7 @@ def run_command(
                 progress=progress,
             )
         with edits as gpu_edits:
-            command = embedded.ImageCommand(
+            command = image_command.ImageCommand(
                 args if is_program else resolve_command(args, runtime),
                 project=directory,
                 volumes=(*declared, *binds),
@@ -140,7 +140,7 @@ def run_command(
                 shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
             )
             launcher = ContainerLauncher(work, runtime=settings.config.runtime, seccomp=seccomp)
-            code = embedded.run_command(root, command, launcher)
+            code = image_command.run_command(root, command, launcher)
     if code == _NOT_FOUND and args and not is_program:
         search_path = variables.get("PATH", image_variables.get("PATH", SYSTEM_PATH))
         hint = suggest_command(args[0], runtime)

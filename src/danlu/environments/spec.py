@@ -22,6 +22,7 @@ from danlu.engine.environment_directory import (
     PortForward,
     ServiceSpec,
 )
+from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.registry import find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.engine.ssh.authorized_keys import read_authorized_keys
@@ -146,7 +147,19 @@ def build_spec(
         ssh_port=_parse_ssh_port(options.ssh_port) if options.ssh_port else None,
         authorized_keys=_read_keys(options),
     )
+    if parse_gpus(gpus) and features.gpus == "none":
+        raise missing_feature(engine, "GPUs")
+    if spec.limits != ResourceLimits() and not features.limits:
+        raise missing_feature(engine, "limits of CPU and memory")
     return add_jupyter(spec, runtime.jupyter, earlier) if runtime.jupyter else spec
+
+
+def missing_feature(engine: str, what: str) -> UsageError:
+    """Return the error for what environments of an engine cannot have."""
+    return UsageError(
+        f"environments of the {engine} engine cannot have {what}",
+        hint="use danlu's own engine: `--on local`",
+    )
 
 
 def name_directory(target: Project | Path | None) -> str:

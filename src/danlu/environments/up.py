@@ -43,6 +43,7 @@ from danlu.environments.spec import (
     UpOptions,
     build_spec,
     explain_differences,
+    missing_feature,
     name_directory,
 )
 from danlu.environments.ssh_hosts import configure_ssh, ssh_configuration
@@ -113,9 +114,9 @@ def start_environment(
     runtime = keep(runtime)
     features = find_engine(engine).features
     gpus = options.gpus or str(runtime.gpus or "")
-    if features.has_host_gpus:
+    if features.gpus == "host":
         gpus = decide_gpus(options.gpus, runtime, settings.config, progress)
-    if features.has_host_gpus and isinstance(target, Project):
+    if features.gpus == "host" and isinstance(target, Project):
         required = bool(gpus and options.gpus)
         check_driver(target, progress, required=required, config=settings.config)
     with lock_environment(root, name):
@@ -193,6 +194,7 @@ def _check_options(
         settings.paths,
         engine=engine,
         network=_choose_network(engine, options, settings),
+        gpus=options.gpus,
         earlier=None,
     )
 
@@ -261,10 +263,7 @@ def _choose_network(engine: str, options: UpOptions, settings: Settings) -> Netw
     if "private" in find_engine(engine).features.networks:
         return options.network or settings.config.network
     if options.network == "private":
-        raise UsageError(
-            f"environments of the {engine} engine cannot have a private network",
-            hint="use danlu's own engine: `--on local`",
-        )
+        raise missing_feature(engine, "a private network")
     return "host"
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -70,10 +71,13 @@ def write_bundle(
     if tree.body:
         check_return_names(tree, options)
     variables = values.write_pickles(sorted(set(options.send)), target / "values", limit=limit)
-    modules = _find_modules(tree, options, variables, place=place, path=path)
+    wanted = [*find_imports(tree), *(name for variable in variables for name in variable.modules)]
+    with TemporaryDirectory(prefix="danlu-modules-") as fetched:
+        values.write_modules([*options.modules, *wanted], Path(fetched), limit=limit)
+        modules = _find_modules(wanted, options, place=place, path=[*path, fetched])
+        _copy_modules(modules, target / "modules")
     code = f"cell/{_file_name(options.name)}.py"
     _write_file(target / code, cell.code.encode())
-    _copy_modules(modules, target / "modules")
     _copy_replica_runtime(target)
     manifest = _cell_manifest(options, variables, modules, limit=limit, code=code)
     manifest |= {"python": values.python_version, "directory": working_directory}
@@ -94,14 +98,8 @@ def _parse_code(cell: Cell) -> ast.Module:
 
 
 def _find_modules(
-    tree: ast.Module,
-    options: CellOptions,
-    variables: Sequence[SentVariable],
-    *,
-    place: Path,
-    path: Sequence[str],
+    names: Sequence[str], options: CellOptions, *, place: Path, path: Sequence[str]
 ) -> LocalModules:
-    names = [*find_imports(tree), *(name for variable in variables for name in variable.modules)]
     # Otherwise the job runs in the kernel's own Python, which finds installed packages itself.
     elsewhere = bool(options.image or options.env or is_remote(options.on))
     entries = classify_search_path(path, place=place, elsewhere=elsewhere)

@@ -37,7 +37,7 @@ from danlu.environments.jupyter import (
     notebook_variables,
 )
 from danlu.errors import DanluError, OutsideError
-from danlu.notebook.environment_cells import serve_kernel
+from danlu.notebook.environment_cells import has_cluster_jobs, serve_kernel
 from danlu.notebook.inside.extension import SOCKET
 from danlu.notebook.kernel_connection import KernelConnection
 from danlu.notebook.preload import load_cell_modules
@@ -226,7 +226,7 @@ def main(directory: str) -> None:
     # Jobs run on this machine, whatever context is current.
     os.environ[CONTEXT_VARIABLE] = LOCAL_CONTEXT
     environment = EnvironmentDirectory(Path(directory))
-    load_cell_modules()
+    load_cell_modules(on_cluster=has_cluster_jobs(environment.read_spec()))
     lock = environment.directory / BRIDGE_LOCK
     # The supervisor writes its process id before it listens.
     supervisor = environment.lock.read_text()

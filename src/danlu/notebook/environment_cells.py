@@ -1,8 +1,9 @@
 """Run what a notebook inside an environment asks for: job cells and ``%jobs``, in its image.
 
-The notebook's code is not trusted with this machine. Its jobs run in containers of the
-environment's own image, with its project, and it sees no other jobs; results are passed on as the
-replicas encoded them, and never unpickled here.
+The notebook's code is not trusted with this machine or its clusters. Its jobs run in containers of
+the environment's own image, with its project, and it sees no other jobs; results are passed on as
+the replicas encoded them, and never unpickled here. Jobs of a notebook in a pod are pods of its
+cluster. Their project is what the kernel sends of it: the modules that the cell imports.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.kubernetes.settings import read_settings
 from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings, load_settings
 from danlu.environments.jupyter import BRIDGE_LOG
@@ -40,6 +42,8 @@ from danlu.notebook.kernel_connection import (
 from danlu.notebook.magics import NotebookContext, read_job_cell
 from danlu.notebook.types import Cell, SentVariable, VariableStore
 from danlu.notebook.variables import missing_results_error, select_results
+from danlu.project.local_modules import find_imports, parse_source
+from danlu.sandbox.types import PROJECT_DIRECTORY
 from danlu.training.pod_template import pod_spec
 from danlu.util.human import format_size
 from danlu.util.paths import Paths
@@ -75,8 +79,9 @@ class RemoteVariables:
 
     python_version = ""
 
-    def __init__(self, connection: KernelConnection) -> None:
+    def __init__(self, connection: KernelConnection, *, sends_modules: bool = False) -> None:
         self._connection = connection
+        self._sends_modules = sends_modules
         #: What the kernel needs to know about the values that it was sent.
         self.returned: dict[str, Any] = {}
 
@@ -88,6 +93,21 @@ class RemoteVariables:
             names, directory, limit=limit
         )
         return variables
+
+    def write_modules(self, names: Sequence[str], directory: Path, *, limit: int) -> None:
+        """See :class:`~danlu.notebook.types.VariableStore`."""
+        asked = {*sys.stdlib_module_names, "danlu"}
+        new = {name.partition(".")[0] for name in names} - asked
+        while self._sends_modules and new:
+            asked |= new
+            files = self._connection.receive_modules(
+                sorted(new), PROJECT_DIRECTORY, directory, limit=limit
+            )
+            limit -= sum(file.stat().st_size for file in files)
+            # A package's relative imports are within it, and it is complete.
+            trees = [parse_source(file.read_bytes()) for file in files if file.suffix == ".py"]
+            imports = {name for tree in trees if tree is not None for name in find_imports(tree)}
+            new = {name.partition(".")[0] for name in imports} - asked
 
     def find_kind(self, name: str) -> Literal["variable", "module", ""]:
         """See :class:`~danlu.notebook.types.VariableStore`."""
@@ -138,6 +158,11 @@ class _KernelShell:
         self.kernel = self if is_rich else None
 
 
+def has_cluster_jobs(spec: EnvironmentSpec) -> bool:
+    """Return whether an environment's notebooks are in a pod, and their jobs on its cluster."""
+    return find_engine(spec.engine).features.is_cluster
+
+
 class EnvironmentContext(NotebookContext):
     """The context of cells in an environment."""
 
@@ -152,7 +177,8 @@ class EnvironmentContext(NotebookContext):
         self._spec = environment.read_spec()
         self._connection = connection
         self._request = request
-        self.variables = RemoteVariables(connection)
+        self._is_pod = has_cluster_jobs(self._spec)
+        self.variables = RemoteVariables(connection, sends_modules=self._is_pod)
 
     @property
     def values(self) -> VariableStore:
@@ -173,13 +199,13 @@ class EnvironmentContext(NotebookContext):
 
     @property
     def search_path(self) -> Sequence[str]:
-        """Nothing: replicas see the project, and no files are read for a kernel."""
+        """Nothing: replicas see the project or are sent it, and no files are read for a kernel."""
         return ()
 
     @property
     def working_directory(self) -> str:
-        """The kernel's, because the project has the same place in replicas."""
-        return self._request.directory
+        """The kernel's, if the project has the same place in replicas."""
+        return "" if self._is_pod else self._request.directory
 
     @property
     def served_directory(self) -> Path | None:
@@ -198,9 +224,14 @@ class EnvironmentContext(NotebookContext):
 
     def jobs(self, on: str = "") -> JobBackend:
         """Return the jobs of the environment."""
-        if on not in ("", "local"):
+        if on not in ("", self._context_name or "local"):
             raise _refusal_error(f"--on {on}")
         spec = self._spec
+        if self._is_pod:
+            # The HTTP client takes longer to import than a job on this machine to start.
+            from danlu.notebook.pod_jobs import PodJobs
+
+            return PodJobs(self._environment)
         if not find_engine(spec.engine).features.mounts_files:
             raise UsageError(
                 f"environment {spec.name} has only a copy of the project, so its notebook cannot"
@@ -209,6 +240,11 @@ class EnvironmentContext(NotebookContext):
                 " `%%distributed --on CONTEXT --env build.envd`",
             )
         return EnvironmentJobs(self.settings.paths, spec.name, spec.image, self.directory)
+
+    @property
+    def _context_name(self) -> str:
+        """What ``--on`` calls the cluster of a pod; empty on this machine."""
+        return self._spec.engine if self._is_pod else ""
 
     def confine(self, cell: Cell) -> Cell:
         """Return the cell with the environment's image.
@@ -225,8 +261,20 @@ class EnvironmentContext(NotebookContext):
                 f"--limit is more than this machine allows ({format_size(most)})",
                 hint="raise `transfer_limit` in the configuration of danlu on the host",
             )
-        confined = replace(options, image=self._spec.image, on="", modules=(), trust_results=False)
+        confined = replace(
+            options,
+            image=self._find_image(),
+            on=self._context_name,
+            modules=options.modules if self._is_pod else (),
+            trust_results=False,
+        )
         return replace(cell, options=confined)
+
+    def _find_image(self) -> str:
+        """Return the environment's image, as replicas find it."""
+        if not self._is_pod:
+            return self._spec.image
+        return read_settings(self._environment).image
 
     def check_syntax(self, cell: Cell) -> Cell:
         """Check the code, by the kernel's Python if this one does not know its syntax."""

@@ -28,6 +28,7 @@ _FRAME_HEADER = _LENGTH = 4
 #: The text of a cell and its message; other messages are much shorter.
 MAX_MESSAGE = 8 << 20
 _MAX_VARIABLES = 1000
+_MAX_FILES = 10_000
 _ANSWER_TIMEOUT = 600.0
 _CHUNK_SIZE = 1 << 18
 _MAX_TEXT = 4096
@@ -50,6 +51,18 @@ class _VariableMessage(msgspec.Struct, frozen=True):
     size: Annotated[int, msgspec.Meta(ge=0)]
     modules: Annotated[list[_Name], msgspec.Meta(max_length=10_000)] = []
     libraries: Annotated[dict[_Name, list[_Name]], msgspec.Meta(max_length=10_000)] = {}
+
+
+class _FileMessage(msgspec.Struct, frozen=True):
+    """A file of a module: its parts are names, none of them ``..``, ``.`` or empty."""
+
+    file: Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?(/|$))[^/\0]+(/(?!\.\.?(/|$))[^/\0]+)*$")]
+    size: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _ModuleAnswer(msgspec.Struct, frozen=True):
+    refused: str = ""
+    reason: str = ""
 
 
 class _PickleAnswer(msgspec.Struct, frozen=True):
@@ -85,6 +98,8 @@ class KernelConnection:
         self._expected: set[str] = set()
         self._room = 0
         self._variables: list[SentVariable] = []
+        self._modules: Path | None = None
+        self._files: list[Path] = []
 
     def read_request(self) -> KernelRequest:
         """Read the request; raise :class:`InvalidMessage` or :class:`OSError`."""
@@ -114,6 +129,8 @@ class KernelConnection:
                     self._interrupt()
                 elif "variable" in message:
                     self._receive_variable(_convert_message(message, _VariableMessage))
+                elif "file" in message:
+                    self._receive_module_file(_convert_message(message, _FileMessage))
                 elif "answer" in message:
                     self._answers.put(message["answer"])
                 else:
@@ -129,16 +146,33 @@ class KernelConnection:
         if message.size > self._room:
             raise InvalidMessage("variables exceed their limit")
         self._expected.discard(message.variable)
-        self._room -= message.size
-        missing = message.size
-        with (self._destination / f"{message.variable}.pickle").open("xb") as file:
+        self._receive_file(self._destination / f"{message.variable}.pickle", message.size)
+        self._variables.append(
+            SentVariable(message.variable, message.size, tuple(message.modules), message.libraries)
+        )
+
+    def _receive_module_file(self, message: _FileMessage) -> None:
+        """Write a file of a module that was asked for to its path."""
+        top = message.file.partition("/")[0].partition(".")[0]
+        if self._modules is None or top not in self._expected:
+            raise InvalidMessage("a module that was not asked for")
+        if message.size > self._room or len(self._files) == _MAX_FILES:
+            raise InvalidMessage("modules exceed their limit")
+        path = self._modules / message.file
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._receive_file(path, message.size)
+        except FileExistsError as error:
+            raise InvalidMessage("a file that was sent already") from error
+        self._files.append(path)
+
+    def _receive_file(self, path: Path, missing: int) -> None:
+        self._room -= missing
+        with path.open("xb") as file:
             while missing:
                 data = self._read_bytes(min(missing, _CHUNK_SIZE))
                 file.write(data)
                 missing -= len(data)
-        self._variables.append(
-            SentVariable(message.variable, message.size, tuple(message.modules), message.libraries)
-        )
 
     def _read_message(self) -> dict[str, Any]:
         size = int.from_bytes(self._read_bytes(_LENGTH), "big")
@@ -214,6 +248,26 @@ class KernelConnection:
         if self._expected:
             raise InvalidMessage(f"{len(self._expected)} variables are missing")
         return answer.python, sorted(self._variables, key=lambda variable: variable.name)
+
+    def receive_modules(
+        self, names: Sequence[str], project: str, directory: Path, *, limit: int
+    ) -> list[Path]:
+        """Write the files of the project's own modules among ``names``; return them.
+
+        ``project`` is its directory there; names are those of top-level modules. Raises
+        :class:`UsageError` if the kernel did not send one, and says why.
+        """
+        self._modules, self._files = directory, []
+        self._expected, self._room = set(names), limit
+        self.send({"ask": "modules", "names": names, "project": project, "limit": limit})
+        answer = _convert_message(self._wait_for_answer(), _ModuleAnswer)
+        self._modules = None
+        if answer.refused:
+            raise UsageError(
+                f"cannot send module {_clean_text(answer.refused)}: {_clean_text(answer.reason)}",
+                hint="io.copy in the build file copies it into the image",
+            )
+        return self._files
 
     def _wait_for_answer(self) -> Any:
         try:

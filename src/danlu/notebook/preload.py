@@ -24,10 +24,14 @@ _CELL_MODULES = (
 )
 
 
-def load_cell_modules() -> None:
-    """Import everything that cells on this machine need, frameworks included."""
+#: What a cell of a notebook in a pod needs as well.
+_POD_MODULES = ("danlu.notebook.pod_jobs",)
+
+
+def load_cell_modules(*, on_cluster: bool = False) -> None:
+    """Import everything that cells on this machine or a cluster need, frameworks included."""
     with hold_interrupts():
-        for name in _CELL_MODULES:
+        for name in (*_CELL_MODULES, *(_POD_MODULES if on_cluster else ())):
             import_module(name)
 
 

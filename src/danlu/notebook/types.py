@@ -95,6 +95,13 @@ class VariableStore(Protocol):
         is too large.
         """
 
+    def write_modules(self, names: Sequence[str], directory: Path, *, limit: int) -> None:
+        """Write the user's own modules among ``names``, and all that they import.
+
+        Does nothing if their files are found here, or by replicas. ``limit`` is in bytes. Raises
+        :class:`danlu.errors.UsageError` if they are too large.
+        """
+
     @property
     def python_version(self) -> str:
         """The version of the Python that wrote the pickles."""

@@ -46,6 +46,9 @@ class UserNamespace:
             for item in variables
         ]
 
+    def write_modules(self, names: Sequence[str], directory: Path, *, limit: int) -> None:
+        """See :class:`~danlu.notebook.types.VariableStore`."""
+
     @property
     def python_version(self) -> str:
         """See :class:`~danlu.notebook.types.VariableStore`."""

@@ -12,12 +12,12 @@ import msgspec
 from danlu.errors import OutsideError, UsageError
 from danlu.oci.reference import Reference
 from danlu.operator.crds import custom_resource_definitions
-from danlu.operator.flags import parse_decorators, parse_settings
+from danlu.operator.flags import parse_decorators
 from danlu.operator.manifests import NAMESPACE, InstallOptions, install_manifests
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import list_frameworks
-from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.dns_label import is_dns_label
+from danlu.util.yaml_with_lines import dump_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,6 @@ class OperatorDeployment:
     namespace: str = ""
     replicas: int = 1
     pull_secret: str = ""
-
-
-def parse_operator_flags(flags: Mapping[str, Any]) -> OperatorSettings:
-    """Parse the values of flags, by parameter name.
-
-    Raises :class:`UsageError` for unknown kinds and invalid values.
-    """
-    return parse_settings(flags)
 
 
 def run_operator(settings: OperatorSettings, *, kubeconfig: Path | None, context: str) -> None:
@@ -58,11 +50,7 @@ def run_operator(settings: OperatorSettings, *, kubeconfig: Path | None, context
 
 def list_crds(settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
     """Return the CRDs of the enabled kinds."""
-    return custom_resource_definitions(
-        framework
-        for framework in list_frameworks()
-        if not settings.kinds or framework.kind in settings.kinds
-    )
+    return custom_resource_definitions(list_frameworks(settings.kinds))
 
 
 def list_manifests(

@@ -37,18 +37,6 @@ BUILT_IN_FRAMEWORKS: tuple[Framework, ...] = tuple(
 DEFAULT_FRAMEWORK = BUILT_IN_FRAMEWORKS[0]
 """The framework that serves any program: it sets the most common variables (``RANK`` …)."""
 
-_REQUIRED_ATTRIBUTES = (
-    "name",
-    "kind",
-    "plural",
-    "replicas_field",
-    "replica_types",
-    "driver_types",
-    "container",
-    "port_name",
-    "port",
-)
-
 
 class BrokenFramework(UsageError):
     """The framework of an installed package cannot be used; message and hint name the package."""
@@ -75,8 +63,13 @@ def find_framework(kind_or_name: str) -> Framework:
     raise _unknown_framework(kind_or_name, (*BUILT_IN_FRAMEWORKS, *plugins), broken)
 
 
-def list_frameworks() -> tuple[Framework, ...]:
-    """Return all usable frameworks: danlu's own, then those of packages, sorted by name."""
+def list_frameworks(kinds: Sequence[str] = ()) -> tuple[Framework, ...]:
+    """Return all usable frameworks: danlu's own, then those of packages, sorted by name.
+
+    Only those of ``kinds`` if it is not empty; raises :class:`UsageError` if one is unknown.
+    """
+    if kinds:
+        return tuple(dict.fromkeys(map(find_framework, kinds)))
     return (*BUILT_IN_FRAMEWORKS, *_load_plugins()[0])
 
 
@@ -116,7 +109,7 @@ def _load_plugin(entry: EntryPoint, known: Sequence[Framework]) -> Framework:
     if not isinstance(framework, Framework):
         what = type(framework).__name__
         raise _broken_plugin(entry, f"{entry.value} is a {what}, not a Framework")
-    missing = [name for name in _REQUIRED_ATTRIBUTES if not hasattr(framework, name)]
+    missing = [name for name in Framework.__annotations__ if not hasattr(framework, name)]
     if missing:
         raise _broken_plugin(entry, f"{entry.value} does not set {', '.join(missing)}")
     names = _framework_names(framework)

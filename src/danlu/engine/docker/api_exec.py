@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from danlu.engine.docker.command_exec import DETACH_KEYS
+from danlu.engine.docker.command import DETACH_KEYS
 from danlu.engine.docker.engine_api import DaemonStream, EngineApi
 from danlu.engine.stream_copy import (
     ProgramDescriptors,

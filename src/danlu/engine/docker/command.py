@@ -8,13 +8,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import anyio
 from anyio import to_thread
-from anyio.abc import Process
 
 from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.util.process_activity import run_program
-from danlu.util.sanitize import escape_unprintable
+from danlu.util.sanitize import escape_unprintable, read_last_line
 
 #: What the programs read themselves, so that a container's value must not be in their environment.
 _OWN_PREFIXES = ("DOCKER_", "CONTAINER", "PODMAN", "BUILDAH", "SSH_", "XDG_", "LD_", "GODEBUG")
@@ -25,6 +23,9 @@ _HINTS = {
     "docker": "start Docker Desktop or the daemon (`systemctl start docker`), or set DOCKER_HOST",
     "podman": "`podman info` shows what is wrong",
 }
+#: Docker holds back a key that may be the first of those that end a connection, by default Ctrl-P,
+#: until the next one. It has no value for "none"; hardly anybody types these three.
+DETACH_KEYS = "ctrl-^,ctrl-@,ctrl-^"
 #: Podman: "Resource limits are not supported and ignored on cgroups V1 rootless systems"; Docker:
 #: "Your kernel does not support memory limit capabilities … Limitation discarded."
 _NOT_ENFORCED = re.compile("not support(ed)? .*(ignored|discarded)", re.IGNORECASE)
@@ -89,24 +90,6 @@ class DockerCommand:
             lambda: self.run(*args, variables=variables, warnings=warnings)
         )
 
-    async def open_process(
-        self,
-        *args: str,
-        stdin: int,
-        stdout: int,
-        stderr: int | None,
-        variables: Mapping[str, str] | None = None,
-    ) -> Process:
-        """Start a command with these streams, in a new session."""
-        return await anyio.open_process(
-            [self.find_program(), *args],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **(variables or {})},
-            start_new_session=True,
-        )
-
     def find_program(self) -> str:
         """Return the path of the program; raise :class:`MachineError` if it is missing."""
         found = shutil.which(self.name)
@@ -122,7 +105,7 @@ class DockerCommand:
         lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
         # Docker's client ends with advice: "See 'docker run --help'."
         reasons = [line for line in lines if "--help'" not in line]
-        reason = escape_unprintable(reasons[-1] if reasons else "it printed no error")
+        reason = read_last_line("\n".join(reasons), otherwise="it printed no error")
         if "permission denied while trying to connect" in stderr:
             return MachineError(
                 f"{self.name}: {reason}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from danlu.engine.attached_process import AttachedProcess
-from danlu.engine.engine import ContainerStarter, Engine
+from danlu.engine.engine import Engine, EngineProgram, StartContainer
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class DockerEngine(Engine):
     """Containers of Docker or Podman."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    program: EngineProgram
+
+    def __init__(self, program: EngineProgram) -> None:
+        self.name = program.name
+        self.program = program
 
     def load_commands(self) -> EngineCommands:
         """See :class:`~danlu.engine.engine.Engine`."""
@@ -25,15 +28,30 @@ class DockerEngine(Engine):
 
         return DockerCommands(self.name)
 
-    def open_starter(
+    def open_engine(
         self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
-    ) -> ContainerStarter:
+    ) -> StartContainer:
         """See :class:`~danlu.engine.engine.Engine`."""
         from danlu.engine.docker.command import DockerCommand
         from danlu.engine.docker.container import DockerStarter
 
-        return DockerStarter(DockerCommand(self.name), config, restarted)
+        return DockerStarter(DockerCommand(self.name), config, restarted).start_container
 
 
-DOCKER = DockerEngine("docker")
-PODMAN = DockerEngine("podman")
+DOCKER = DockerEngine(
+    EngineProgram(
+        name="docker",
+        package="docker.io",
+        version=("version", "--format", "{{.Server.Version}}"),
+        start="start it: `sudo systemctl start docker`",
+        address="DOCKER_HOST",
+    )
+)
+PODMAN = DockerEngine(
+    EngineProgram(
+        name="podman",
+        package="podman",
+        version=("version", "--format", "{{.Version}}"),
+        address="CONTAINER_HOST",
+    )
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from danlu.engine.attached_process import AttachedProcess
-from danlu.engine.engine import ContainerStarter, Engine, EngineFeatures
+from danlu.engine.engine import Engine, EngineFeatures, StartContainer
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
@@ -20,7 +20,7 @@ class KubernetesEngine(Engine):
     features = EngineFeatures(
         networks=(),
         mounts_files=False,
-        has_host_gpus=False,
+        gpus="engine",
         keeps_files=False,
         runs_jobs=True,
         is_cluster=True,
@@ -32,13 +32,13 @@ class KubernetesEngine(Engine):
 
         return KubernetesCommands()
 
-    def open_starter(
+    def open_engine(
         self, paths: Paths, config: Configuration, restarted: AttachedProcess | None
-    ) -> ContainerStarter:
+    ) -> StartContainer:
         """See :class:`~danlu.engine.engine.Engine`."""
         from danlu.engine.kubernetes.container import KubernetesStarter
 
-        return KubernetesStarter(paths.vscode_servers)
+        return KubernetesStarter(paths.vscode_servers).start_container
 
 
 ENGINE = KubernetesEngine()

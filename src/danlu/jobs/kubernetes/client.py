@@ -54,6 +54,7 @@ class KubernetesJobs:
             to an event loop.
         trusted: The user trusts everyone who may write to the namespace, so that pickles among
             results may be loaded.
+        labels: New jobs get them, and jobs without them do not exist for the caller.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KubernetesJobs:
         checkpoint_claim: str = "",
         renewing: ClusterConfig | None = None,
         trusted: bool = False,
+        labels: Mapping[str, str] | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         self.where = where
@@ -75,6 +77,7 @@ class KubernetesJobs:
         self._pull_secret = pull_secret
         self._checkpoint_claim = checkpoint_claim
         self._trusted = trusted
+        self.labels = labels or {}
         self._lease_renewer = LeaseRenewer(renewing or access)
 
     def _open_client(self) -> Client:
@@ -85,14 +88,14 @@ class KubernetesJobs:
     async def _open_job(self, name: str) -> AsyncIterator[tuple[Client, ClusterJob]]:
         """Yield a client and the job; raises :class:`UsageError` if it does not exist."""
         async with self._open_client() as client:
-            yield client, await find_job(client, self.namespace, name)
+            yield client, await find_job(client, self.namespace, name, self.labels)
 
     # -- starting ---------------------------------------------------------------------------------
 
     async def submit(self, submission: Submission) -> str:
         """Create a job; see :class:`danlu.jobs.types.JobBackend`."""
         ready = prepare_job(
-            submission,
+            msgspec.structs.replace(submission, labels={**submission.labels, **self.labels}),
             namespace=self.namespace,
             pull_secret=self._pull_secret,
             checkpoint_claim=self._checkpoint_claim,
@@ -112,7 +115,7 @@ class KubernetesJobs:
     async def names(self) -> Sequence[str]:
         """Return the names of all jobs of the namespace, newest first."""
         async with self._open_client() as client:
-            return [found.name for found in await list_jobs(client, self.namespace)]
+            return [found.name for found in await list_jobs(client, self.namespace, self.labels)]
 
     async def view(self, name: str) -> JobView:
         """Return the current view of a job."""
@@ -125,7 +128,7 @@ class KubernetesJobs:
         Takes one list request per kind, instead of several requests per job.
         """
         async with self._open_client() as client:
-            jobs = await list_jobs(client, self.namespace)
+            jobs = await list_jobs(client, self.namespace, self.labels)
             selection = ListOptions(self.namespace, labels=_JOB_NAME_LABEL)
             pods = (await client.list(POD, selection)).items
         pods_by_owner: dict[str, list[PodObject]] = {}
@@ -193,7 +196,7 @@ class KubernetesJobs:
                 generation = watcher.generation
                 view = watcher.view()
                 if view is None:
-                    raise await job_not_found_error(client, self.namespace, name)
+                    raise await job_not_found_error(client, self.namespace, name, self.labels)
                 if view != before:
                     yield view
                 if view.finished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -39,16 +39,22 @@ class ClusterJob(msgspec.Struct, frozen=True):
         """UID of the job."""
         return self.job.metadata.uid
 
+    def has_labels(self, labels: Mapping[str, str]) -> bool:
+        """Return whether it was submitted with these labels."""
+        return labels.items() <= self.job.submitted_labels.items()
 
-async def find_job(client: Client, namespace: str, name: str) -> ClusterJob:
-    """Return the job of that name, whatever its kind.
+
+async def find_job(
+    client: Client, namespace: str, name: str, labels: Mapping[str, str]
+) -> ClusterJob:
+    """Return the job of that name with these labels, whatever its kind.
 
     Raises :class:`UsageError`, naming existing jobs, if there is none.
     """
-    jobs = await list_by_name(client, namespace, name)
-    if jobs:
-        return jobs[0]
-    raise await job_not_found_error(client, namespace, name)
+    for found in await list_by_name(client, namespace, name):
+        if found.has_labels(labels):
+            return found
+    raise await job_not_found_error(client, namespace, name, labels)
 
 
 async def list_by_name(client: Client, namespace: str, name: str) -> list[ClusterJob]:
@@ -83,8 +89,8 @@ def _drop_forbidden(results: Sequence[T | Forbidden | None]) -> list[T | None]:
     return [None if isinstance(result, Forbidden) else result for result in results]
 
 
-async def list_jobs(client: Client, namespace: str) -> list[ClusterJob]:
-    """Return all jobs of a namespace, newest first.
+async def list_jobs(client: Client, namespace: str, labels: Mapping[str, str]) -> list[ClusterJob]:
+    """Return all jobs of a namespace that have these labels, newest first.
 
     Raises :class:`OutsideError` if the cluster has no CRD for any kind of job.
     """
@@ -101,7 +107,7 @@ async def list_jobs(client: Client, namespace: str) -> list[ClusterJob]:
         for job in jobs or ()
     ]
     return sorted(
-        found,
+        (job for job in found if job.has_labels(labels)),
         key=lambda found: (str(found.job.metadata.creation_timestamp), found.name),
         reverse=True,
     )
@@ -119,9 +125,11 @@ async def _list_kind(
     return jobs.items
 
 
-async def job_not_found_error(client: Client, namespace: str, name: str) -> UsageError:
-    """Return the error for a job that does not exist."""
-    names = [found.name for found in await list_jobs(client, namespace)]
+async def job_not_found_error(
+    client: Client, namespace: str, name: str, labels: Mapping[str, str]
+) -> UsageError:
+    """Return the error for a job that does not exist, or that lacks these labels."""
+    names = [found.name for found in await list_jobs(client, namespace, labels)]
     hint = f"there are no jobs in namespace {namespace}"
     if names:
         more = ", …" if len(names) > _MAX_LISTED else ""

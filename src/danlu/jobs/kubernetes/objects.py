@@ -12,7 +12,8 @@ from danlu.kube.core_v1 import Pod
 from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource
 from danlu.kube.types import Object
 from danlu.training.framework import Framework
-from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
+from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION, LABELS_ANNOTATION
+from danlu.util.decoding import decode_json
 
 
 class PodObject(Pod, frozen=True, rename="camel", omit_defaults=True):
@@ -26,6 +27,15 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
 
     spec: Mapping[str, Any] = {}
     status: Mapping[str, Any] = {}
+
+    @property
+    def submitted_labels(self) -> dict[str, str]:
+        """Labels of the submission; empty for jobs not submitted by danlu."""
+        text = self.metadata.annotations.get(LABELS_ANNOTATION, "{}")
+        try:
+            return decode_json(text, dict[str, str])
+        except msgspec.MsgspecError:
+            return {}
 
 
 class ReportObject(Object, frozen=True, rename="camel", omit_defaults=True):

@@ -16,7 +16,7 @@ from danlu.kube.pod_waiting import STARTING, waiting_reason
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
-from danlu.training.names import LABELS_ANNOTATION, STOPPED_ANNOTATION
+from danlu.training.names import STOPPED_ANNOTATION
 from danlu.training.pod_template import expand_references, find_main_container
 from danlu.training.progress import TrainingProgress
 from danlu.training.replicas import replica_ids
@@ -94,17 +94,8 @@ def build_view(
         warnings=(*_job_warnings(found, framework, now), *job_notes(status)),
         created=found.metadata.creation_timestamp,
         where=where,
-        labels=_submitted_labels(found),
+        labels=found.submitted_labels,
     )
-
-
-def _submitted_labels(found: JobObject) -> dict[str, str]:
-    """Return the labels of the submission; empty for jobs not submitted by danlu."""
-    text = found.metadata.annotations.get(LABELS_ANNOTATION, "{}")
-    try:
-        return decode_json(text, dict[str, str])
-    except msgspec.MsgspecError:
-        return {}
 
 
 def _status_and_state(

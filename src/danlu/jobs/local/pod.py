@@ -61,7 +61,8 @@ class ReplicaContainer(msgspec.Struct, frozen=True):
             supervisor's environment) sets them.
         user: Name or number and, after a colon, group; empty for the image's. Processes have the
             supervisor's. ``non_root`` forbids root.
-        post_start, pre_stop, liveness: Handlers (``exec`` or ``sleep``) as in the manifest.
+        post_start, pre_stop: Handlers (``exec`` or ``sleep``) as in the manifest.
+        probes: The ``startup`` and the ``liveness`` probe, in this order.
     """
 
     replica: ReplicaId
@@ -84,7 +85,7 @@ class ReplicaContainer(msgspec.Struct, frozen=True):
     non_root: bool = False
     post_start: Mapping[str, Any] | None = None
     pre_stop: Mapping[str, Any] | None = None
-    liveness: Mapping[str, Any] | None = None
+    probes: Mapping[str, Mapping[str, Any]] = {}
 
 
 class ReplicaEngine(Protocol):
@@ -278,13 +279,17 @@ class _ContainerBuilder:
 def _find_handlers(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the handlers of a container that can be run here."""
     hooks = container.get("lifecycle") or {}
-    liveness = container.get("livenessProbe") or {}
-    # Before a startup probe has succeeded, the liveness probe would stop a slow program.
-    probes = bool(liveness.get("exec")) and not container.get("startupProbe")
+    probes = {}
+    for kind in ("startup", "liveness"):
+        probe = container.get(f"{kind}Probe")
+        if probe and not probe.get("exec"):
+            break  # before a startup probe has succeeded, the liveness probe would stop a program
+        if probe:
+            probes[kind] = probe
     return {
         "post_start": hooks.get("postStart"),
         "pre_stop": hooks.get("preStop"),
-        "liveness": liveness if probes else None,
+        "probes": probes,
     }
 
 

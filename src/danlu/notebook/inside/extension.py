@@ -6,10 +6,10 @@ four bytes, the object, and ``size`` bytes if it has that key:
 
 ========  ======================================================================================
 kernel    ``request`` (``cell``, ``is_job``, ``jobs``, ``complete``) with its ``text``;
-          ``answer`` to a question; ``variable``, a pickle; ``interrupt``
+          ``answer`` to a question; ``variable``, a pickle; ``file`` of a module; ``interrupt``
 host      ``publish`` (a display, by MIME type), ``write`` (text for stdout), ``ask`` (a
-          question about variables), ``value`` (encoded values of a replica), and at the end
-          ``done`` or ``error``
+          question about variables or modules), ``value`` (encoded values of a replica), and at
+          the end ``done`` or ``error``
 ========  ======================================================================================
 
 Nothing is parsed here: options, their errors and what is shown come from the host. Values are
@@ -21,6 +21,7 @@ import builtins
 import contextlib
 import contextvars
 import difflib
+import importlib.util
 import json
 import os
 import pickle
@@ -31,6 +32,7 @@ import socket
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from danlu.replica_runtime import encoding, pickles
@@ -191,6 +193,9 @@ class HostConnection:
         names, values = message["names"], self._shell.user_ns
         if message["ask"] == "pickles":
             self.send({"answer": self._send_pickles(names, message["limit"])})
+        elif message["ask"] == "modules":
+            answer = self._send_modules(names, message["project"], message["limit"])
+            self.send({"answer": answer})
         elif message["ask"] == "texts":
             known = {name: values.get(name) for name in names}
             texts = {
@@ -224,6 +229,21 @@ class HostConnection:
             self.send({"variable": name, "size": len(data), **fields}, data)
         return {"python": pickles.python_version()}
 
+    def _send_modules(self, names: "list[str]", project: str, limit: int) -> "dict[str, str]":
+        """Send the files of the project's own modules; return why one of them was not sent."""
+        for name in names:
+            for path, file in find_module_files(name, project):
+                try:
+                    with open(file, "rb") as stream:
+                        data = stream.read(limit + 1)
+                except OSError as error:
+                    return {"refused": name, "reason": str(error)}
+                if len(data) > limit:
+                    return {"refused": name, "reason": "its files are too large"}
+                limit -= len(data)
+                self.send({"file": path, "size": len(data)}, data)
+        return {}
+
     def _set_results(self, message: "dict[str, Any]") -> None:
         names = message.get("returns") or []
         if not names:
@@ -256,6 +276,37 @@ def open_values(data: bytes) -> "dict[str, Any]":
             failure.lines = (f"{failure}: {type(error).__name__}: {error}",)
             raise failure from error
     return values
+
+
+def find_module_files(name: str, project: str) -> "Iterator[tuple[str, str]]":
+    """Yield the files of a top-level module: their paths below an entry of ``sys.path``, and here.
+
+    Only of the project's own modules. A package has all its files, a namespace package its code.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return
+    if spec is None:
+        return
+    directories = list(spec.submodule_search_locations or ())
+    if not directories and spec.origin and _is_own_file(spec.origin, project):
+        yield os.path.basename(spec.origin), spec.origin
+    for directory in directories:
+        for place, below, files in os.walk(directory):
+            below[:] = sorted(item for item in below if item != "__pycache__" and item[0] != ".")
+            for file in sorted(files):
+                path = os.path.join(place, file)
+                is_wanted = spec.origin not in (None, "namespace") or file.endswith(".py")
+                if is_wanted and _is_own_file(path, project):
+                    yield os.path.join(name, os.path.relpath(path, directory)), path
+
+
+def _is_own_file(path: str, project: str) -> bool:
+    real = os.path.realpath(path)
+    parts = real.split(os.sep)
+    is_installed = "site-packages" in parts or "dist-packages" in parts
+    return real.startswith(os.path.realpath(project) + os.sep) and not is_installed
 
 
 def is_valid(code: str) -> bool:

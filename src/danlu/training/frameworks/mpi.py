@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from danlu.training.framework import (
     AddedImage,
     EnvVar,
@@ -20,6 +22,7 @@ from danlu.training.framework import (
     GeneratedFile,
     Messages,
     PodTemplate,
+    policy_rule,
 )
 from danlu.training.pod_template import (
     append_to,
@@ -48,13 +51,15 @@ DELIVERY_IMAGE = AddedImage(
     "Image that provides kubectl to the launchers of MPIJobs.",
 )
 KUBECTL_DIRECTORY = "/opt/kube"
+RBAC_GROUP = "rbac.authorization.k8s.io"
 CONFIG_VOLUME = "mpi-job-config"
 KUBECTL_VOLUME = "mpi-job-kubectl"
 WAIT_COMMAND = ("sleep", "365d")
 
 
-def _policy_rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
-    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+# Kubeflow's controller of MPIJobs does not look at exit codes.
+MESSAGES = Messages(failed_by_exit_code=Messages().failed)
+EVICTED = "{evicted}/{expected} workers are evicted"
 
 
 class MpiFramework(Framework):
@@ -72,6 +77,7 @@ class MpiFramework(Framework):
         "cleanPodPolicy": {},
     }
     replica_types = (LAUNCHER, WORKER)
+    messages = {LAUNCHER: MESSAGES, WORKER: structs.replace(MESSAGES, evicted=EVICTED)}
     driver_types = (LAUNCHER,)
     required_types = (LAUNCHER,)
     singleton_types = (LAUNCHER,)
@@ -87,19 +93,16 @@ class MpiFramework(Framework):
     files_directory = "/etc/mpi"
     added_images = (DELIVERY_IMAGE,)
     operator_rules = (
-        _policy_rule("", "serviceaccounts", "create get"),
-        _policy_rule("rbac.authorization.k8s.io", "rolebindings roles", "create get patch"),
-        _policy_rule("", "pods/exec", "create"),
-        _policy_rule("", "configmaps", "create delete get patch"),
+        policy_rule("", ["serviceaccounts"], ["create", "get"]),
+        policy_rule(
+            "rbac.authorization.k8s.io", ["rolebindings", "roles"], ["create", "get", "patch"]
+        ),
+        policy_rule("", ["pods/exec"], ["create"]),
+        policy_rule("", ["configmaps"], ["create", "delete", "get", "patch"]),
     )
     # Open MPI's daemon begins by removing its job's session directory, and with it that of another
     # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
     needs_own_tmpdir = True
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages that report evicted workers as such, and no exit codes."""
-        evicted = "{count}/{expected} workers are evicted" if type == WORKER else ""
-        return Messages(failed_by_exit_code=Messages().failed, evicted=evicted)
 
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name of a pod; the launcher's has no index (``newLauncher``)."""
@@ -213,7 +216,6 @@ class MpiFramework(Framework):
         template = job.replicas[LAUNCHER].template
         given = pod_spec(template).get("serviceAccountName")
         account = {"apiVersion": "v1", "kind": "ServiceAccount"}
-        group = "rbac.authorization.k8s.io"
         workers = [self.pod_name(job, worker) for worker in job.replica_ids(WORKER)]
         rules: list[dict[str, Any]] = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
@@ -221,13 +223,13 @@ class MpiFramework(Framework):
         if workers:
             execute = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
             rules.append({**execute, "resourceNames": workers})
-        role = {"apiVersion": f"{group}/v1", "kind": "Role", "rules": rules}
+        role = {"apiVersion": f"{RBAC_GROUP}/v1", "kind": "Role", "rules": rules}
         subject = {"kind": "ServiceAccount", "name": given or name, "namespace": job.namespace}
         binding = {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": "RoleBinding",
             "subjects": [subject],
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
         }
         metadata = {"name": name, "namespace": job.namespace, "labels": {"app": job.name}}
         objects: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]

@@ -17,7 +17,6 @@ from danlu.training.framework import (
     EnvVar,
     FieldError,
     Framework,
-    Messages,
     PodTemplate,
     ReplicaCounts,
     Verdict,
@@ -82,16 +81,13 @@ class PyTorchFramework(Framework):
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
     scaled_type = WORKER
+    messages = {WORKER: QUALIFIED_MESSAGES}
     singleton_types = (MASTER,)
     restart_policy = RestartPolicy.ON_FAILURE
     container = "pytorch"
     port_name = "pytorchjob-port"
     port = 23456
     added_images = (INIT_IMAGE,)
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages with the job's namespace if workers decide."""
-        return QUALIFIED_MESSAGES if type == WORKER else Messages()
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return the rendezvous variables of torch.distributed and torchrun (``PET_…``)."""
@@ -165,9 +161,6 @@ class PyTorchFramework(Framework):
                 "cannot be combined with spec.nprocPerNode",
                 "remove it: spec.nprocPerNode replaces it",
             )
-        low, high = policy.min_replicas, policy.max_replicas
-        if low is not None and high is not None and low > high:
-            yield FieldError(f"{path}.minReplicas", f"{low} is more than maxReplicas, {high}")
         if policy.rdzv_backend and policy.rdzv_backend not in RDZV_BACKENDS:
             message = f"cannot be {policy.rdzv_backend!r}"
             hint = f"one of {', '.join(RDZV_BACKENDS)}"

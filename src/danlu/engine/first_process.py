@@ -19,6 +19,8 @@ class FirstProcess:
     def __init__(self, attached: AttachedProcess) -> None:
         #: None until the connection has ended; 0 if the process is known to have ended.
         self.returncode: int | None = None
+        #: Process id of the engine's command.
+        self.pid = attached.pid
         self._attached = attached
         # Readable when the command has ended (pidfd_open(2)).
         self._pidfd = os.pidfd_open(attached.pid)

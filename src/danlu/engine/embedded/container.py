@@ -12,15 +12,14 @@ import msgspec
 
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.container_scripts import EXEC_SCRIPT, LOGIN_SCRIPT
+from danlu.engine.embedded.private_network import PrivateNetwork
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.engine.environment_image import find_environment_image
+from danlu.engine.environment_image import find_environment_image, list_mounts
 from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
 from danlu.engine.gpu.selection import parse_gpus
-from danlu.engine.private_network import PrivateNetwork
 from danlu.engine.resource_allocator import ResourceAllocator, ledger_file
 from danlu.engine.types import EnvironmentProgram, ExecRequest, PortOpener
-from danlu.engine.vscode_servers import find_server_mount
 from danlu.errors import MachineError, UsageError
 from danlu.sandbox import network_env, userns
 from danlu.sandbox.launcher.cgroup import CgroupManager
@@ -35,7 +34,6 @@ from danlu.sandbox.types import (
     ContainerEdits,
     ContainerExit,
     JoinedNetwork,
-    Mount,
     ProcessSpec,
     ResourceLimits,
     RootFilesystem,
@@ -134,7 +132,7 @@ class EmbeddedContainer:
         spec = ContainerSpec(
             msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
             RootFilesystem(self._image.trees, self._environment.upper, durable=True),
-            mounts=self._list_mounts(),
+            mounts=list_mounts(self._spec, self._paths),
             network=network,
             network_env=self._network_env,
             # Below the user's mounts, as what a device needs.
@@ -225,13 +223,6 @@ class EmbeddedContainer:
         waiting = ("/bin/sh", "-c", _WAIT_FOREVER)
         has_tini = self._view.entry(self._view.resolve(_TINI)) is not None
         return (_TINI, "--", *waiting) if has_tini else waiting
-
-    def _list_mounts(self) -> list[Mount]:
-        servers = find_server_mount(self._paths.vscode_servers)
-        mounts = [*self._spec.mounts, *([servers] if servers is not None else [])]
-        if self._spec.project:
-            mounts.append(Mount(PROJECT_DIRECTORY, Path(self._spec.project)))
-        return mounts
 
     def _check_user_files(self) -> None:
         """Raise :class:`MachineError` if runc could not read the users of the environment.

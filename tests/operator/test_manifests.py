@@ -16,7 +16,7 @@ from danlu.operator.manifests import InstallOptions, install_manifests
 from danlu.operator.rbac import operator_rules
 from danlu.operator.types import DecoratorSpec, OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
-from danlu.training.yaml_with_lines import read_yaml
+from danlu.util.yaml_with_lines import read_yaml
 from tests.cli.conftest import Cli, cli, home
 
 __all__ = ["cli", "home"]

@@ -9,7 +9,7 @@ import pytest
 from danlu.errors import UsageError
 from danlu.training.document import ManifestDocument, ManifestError, read_manifest_file
 from danlu.training.manifest import read_job
-from danlu.training.yaml_with_lines import dump_yaml
+from danlu.util.yaml_with_lines import dump_yaml
 from tests.training.manifests import KINDS, framework, manifest
 
 JOB = dump_yaml(manifest())

@@ -16,8 +16,8 @@ from danlu.operator.flags import parse_decorators
 from danlu.operator.manifests import NAMESPACE, InstallOptions, install_manifests
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import list_frameworks
-from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.dns_label import is_dns_label
+from danlu.util.yaml_with_lines import dump_yaml
 
 
 @dataclass(frozen=True, kw_only=True)

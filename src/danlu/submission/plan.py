@@ -37,8 +37,8 @@ from danlu.training.manifest import read_job, write_job
 from danlu.training.pod_template import escape_references
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
-from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.suggest import did_you_mean
+from danlu.util.yaml_with_lines import dump_yaml
 
 #: The image in the manifest of a job that runs as processes: a manifest must have one.
 HOST_IMAGE = "python:3"

@@ -9,8 +9,8 @@ from typing import Any
 from danlu.errors import Span, UsageError
 from danlu.training.framework import FieldError, Framework
 from danlu.training.registry import find_framework, list_frameworks
-from danlu.training.yaml_with_lines import SourceMap, read_yaml
 from danlu.util.suggest import did_you_mean
+from danlu.util.yaml_with_lines import SourceMap, read_yaml
 
 API_VERSION = "kubeflow.org/v1"
 

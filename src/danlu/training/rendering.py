@@ -118,6 +118,8 @@ def _env_entry(variable: EnvVar) -> dict[str, Any]:
 
 
 def _pod_restart_policy(job: Job, type: ReplicaType) -> str:
-    """Return the pod's restart policy; for ``ExitCode`` danlu itself creates a new pod."""
+    """Return the pod's restart policy: ``Never`` if only danlu knows when to recreate it."""
     policy = job.replicas[type].restart_policy
-    return str(RestartPolicy.NEVER if policy is RestartPolicy.EXIT_CODE else policy)
+    if job.job_restart_policy is not None or policy is RestartPolicy.EXIT_CODE:
+        policy = RestartPolicy.NEVER
+    return str(policy)

@@ -74,7 +74,9 @@ class RestrictionFile(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
 
-class ExtraBuildRequirement(msgspec.Struct, frozen=True):
+class ExtraBuildRequirement(
+    msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True
+):
     """What uv's setting ``extra-build-dependencies`` adds to the build of a package.
 
     With ``match_runtime``, it has the version that is installed with the package.
@@ -196,10 +198,8 @@ class _ConfiguredValue(msgspec.Struct, frozen=True):
     name: str
     place: str = ""
 
-
-class _ExtraBuildTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    requirement: str
-    match_runtime: bool = False
+    def __str__(self) -> str:
+        return f"`{self.name}` in {self.origin}" + (f" {self.place}" if self.place else "")
 
 
 class _RestrictionCollector:
@@ -273,15 +273,12 @@ class _RestrictionCollector:
 
     def _add_extra_builds(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
         try:
-            tables = msgspec.convert(configured.value, dict[str, list[str | _ExtraBuildTable]])
+            tables = msgspec.convert(configured.value, dict[str, list[str | ExtraBuildRequirement]])
         except msgspec.ValidationError as error:
             raise ResolveError(f"{configured.place}: extra-build-dependencies: {error}") from error
         for name, listed in tables.items():
             found = [
-                ExtraBuildRequirement(item)
-                if isinstance(item, str)
-                else ExtraBuildRequirement(item.requirement, item.match_runtime)
-                for item in listed
+                ExtraBuildRequirement(item) if isinstance(item, str) else item for item in listed
             ]
             self.extra_builds[normalize_name(name)] = tuple(found)
             for item in found:
@@ -334,10 +331,8 @@ class _RestrictionCollector:
         try:
             yield from read_lines(path, self._project, self._environ, Path.read_bytes)
         except ResolveError as error:
-            place = f" {configured.place}" if configured.place else ""
-            error.hint = error.hint or (
-                f"`{configured.name}` in {configured.origin}{place} names it: correct the"
-                " setting, or create the file"
+            error.hint = (
+                error.hint or f"{configured} names it: correct the setting, or create the file"
             )
             raise
 
@@ -355,10 +350,8 @@ class _RestrictionCollector:
             try:
                 self.formats = self.formats.with_option(setting.formats, str(name))
             except ValueError as error:
-                place = f" {configured.place}" if configured.place else ""
                 raise ResolveError(
-                    f"invalid package name {str(name)!r}",
-                    hint=f"correct `{configured.name}` in {configured.origin}{place}",
+                    f"invalid package name {str(name)!r}", hint=f"correct {configured}"
                 ) from error
             if name != ":none:":
                 package = "" if name == ":all:" else normalize_name(str(name))

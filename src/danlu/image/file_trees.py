@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, cast
 from danlu.errors import UsageError
 from danlu.image.diff import iterate_entries, merge_trees
 from danlu.image.manage import parse_image_config
+from danlu.sandbox.launcher.image_root import find_layers
 from danlu.util.files import write_atomic
 
 if TYPE_CHECKING:
     from danlu.oci.types import RunConfig
-    from danlu.sandbox.launcher.image_root import find_layers
-from danlu.store import Layer, Store, StoredImage
+    from danlu.store import Layer, Store, StoredImage
 
 #: Paths in one RUN instruction, far below the limit of a command line.
 _MAX_PATHS_REMOVED = 500

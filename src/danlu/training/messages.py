@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from danlu.training.framework import Framework, Messages
-from danlu.training.types import Job, ReplicaId, ReplicaType
+from danlu.training.types import Job, JobRestartPolicy, ReplicaId, ReplicaType
 
 MAX_LISTED_REPLICAS = 5
 
@@ -35,9 +35,18 @@ def fill_messages(job: Job, framework: Framework, type: ReplicaType, **numbers: 
     return Messages(*(template.format(**names, **numbers) for template in templates))
 
 
+def job_restart_message(policy: JobRestartPolicy, restarts: int) -> str:
+    """Report that the whole job is restarted, for the ``restarts``-th time."""
+    limit = "" if policy.max_restarts is None else f" of {policy.max_restarts}"
+    return f"All replicas are recreated: restart {restarts}{limit} of the job."
+
+
 def backoff_limit_message(job: Job) -> str:
-    """Report that the back-off limit is exceeded."""
-    return f"Job {job.name} has failed because it has reached the specified backoff limit"
+    """Report that the back-off limit is exceeded, or the maximum of the job's restart policy."""
+    if (policy := job.job_restart_policy) is None:
+        return f"Job {job.name} has failed because it has reached the specified backoff limit"
+    limit = f"max number of restarts ({policy.max_restarts})"
+    return f"Job {job.name} has failed because it has reached its {limit}"
 
 
 def deadline_message(job: Job, unfinished: Sequence[ReplicaId]) -> str:

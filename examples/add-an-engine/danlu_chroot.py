@@ -1,14 +1,13 @@
 """An engine for danlu: containers made with ``unshare`` and ``mount`` of util-linux.
 
-A container is the image's layers under the environment's writable one, in namespaces for mounts and
-processes. It has the machine's network and devices: this is an example, and no protection.
+danlu prepares the root and the mounts, and here they get namespaces for mounts, processes and IPC.
+Nothing else keeps programs in: no limits, no filter of system calls, all of root's capabilities.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import danlu_chroot_exec
 
@@ -17,38 +16,25 @@ from danlu.engine.command_container import CommandContainer, FirstProcessState
 from danlu.engine.container_scripts import HOLD_SCRIPT
 from danlu.engine.engine import Engine, EngineFeatures, EngineProgram, StartContainer
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.engine.environment_image import find_environment_image
+from danlu.engine.environment_image import find_environment_image, list_mounts
 from danlu.engine.first_process import FirstProcess
 from danlu.engine.types import ExecRequest
-from danlu.engine.vscode_servers import find_server_mount
-from danlu.graph.image_config import parse_image_config
 from danlu.sandbox import userns
+from danlu.sandbox.launcher.image_root import image_process, open_image
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.network_env import detect_network_environment
-from danlu.sandbox.overlay import mount_root
-from danlu.sandbox.prepare import MountPoint, check_mounts, create_mount_points, expand_home
-from danlu.sandbox.types import PROJECT_DIRECTORY, SYSTEM_PATH, Mount, RootFilesystem
-from danlu.sandbox.users import find_user
+from danlu.sandbox.prepare import ContainerSpec, prepare_bundle
+from danlu.sandbox.types import PROJECT_DIRECTORY, SYSTEM_PATH, ProcessSpec, RootFilesystem
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from danlu.util.process_tree import child_pids, send_signal
 
-#: Becomes the first process of the root ``$1``, which runs ``$2``, with shared memory of ``$3``
-#: bytes. Mounts follow as source, target and ``ro``.
+#: Mounts types, sources, targets and options below ``$1``, and runs what follows ``--`` there.
 START_SCRIPT = r"""set -e
-root=$1 hold=$2 shm=$3; shift 3
-mount -t proc proc "$root/proc"
-mount --rbind /sys "$root/sys"
-mount --rbind /dev "$root/dev"
-mount -t tmpfs -o "mode=1777,size=$shm" tmpfs "$root/dev/shm"
-mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$root/dev/pts"
-while [ $# -gt 0 ]; do
-  if [ -n "$1" ]; then mount --rbind "$1" "$root$2"; else mount -t tmpfs tmpfs "$root$2"; fi
-  [ -z "$3" ] || mount -o remount,bind,ro "$root$2"
-  shift 3
-done
-exec chroot "$root" /bin/sh -c "$hold" danlu"""
+root=$1; shift
+while [ "$1" != -- ]; do mount -t "$1" -o "$4" "$2" "$root$3"; shift 4; done; shift
+exec chroot "$root" "$@" """
 
 
 class ChrootEngine(Engine):
@@ -78,75 +64,58 @@ class ChrootContainer(CommandContainer):
     """A root with a first process, and how other programs enter it."""
 
     def __init__(
-        self,
-        environment: EnvironmentDirectory,
-        spec: EnvironmentSpec,
-        paths: Paths,
-        resources: ExitStack,
+        self, place: EnvironmentDirectory, spec: EnvironmentSpec, paths: Paths, stack: ExitStack
     ) -> None:
-        store = resources.enter_context(Store.open(paths.store))
-        resources.enter_context(store.lease())
-        work = resources.enter_context(store.staging())
+        store = stack.enter_context(Store.open(paths.store))
+        stack.enter_context(store.lease())
+        work = stack.enter_context(store.staging())
         image, layers = find_environment_image(store, spec)
-        config = parse_image_config(image.config)
-        super().__init__(spec.user or config.user)
-        trees = tuple(layer.tree for layer in layers)
-        self._layers = (*trees, environment.upper)
-        network = detect_network_environment(work, trusted=image.is_built_here)
-        self._directory = PROJECT_DIRECTORY if spec.project else config.working_directory or "/"
-        self._variables = {
-            "PATH": SYSTEM_PATH,
-            "DANLU_ENVIRONMENT": spec.name,
-            **network.environment,
-            **dict(config.environment),
-            **spec.environment,
-        }
-        own = [Mount(PROJECT_DIRECTORY, Path(spec.project))] if spec.project else []
-        if servers := find_server_mount(paths.vscode_servers):
-            own.append(servers)
-        home = find_user(LayerView(self._layers), self._user).home
-        given = expand_home((*spec.mounts, *own), home)
-        check_mounts(given)
-        files = [Mount(f"/etc/{name}", Path("/etc", name)) for name in ("hosts", "resolv.conf")]
-        view = LayerView(trees)
-        lacking = [item for item in network.defaults if not view.entry(view.resolve(item.target))]
-        # A mount hides what was mounted below its target before.
-        self._mounts = sorted(
-            (*files, *network.mounts, *lacking, *given), key=lambda mount: mount.target.split("/")
+        self._image = open_image(store, image, layers, place.upper)
+        super().__init__(spec.user or self._image.config.user)
+        self._spec, self._upper = spec, place.upper
+        self._network = detect_network_environment(work, trusted=image.is_built_here)
+        container = ContainerSpec(
+            self._build_process(ExecRequest(("/bin/sh", "-c", HOLD_SCRIPT), user=self._user)),
+            RootFilesystem(self._image.trees, place.upper, durable=True),
+            mounts=list_mounts(spec, paths),
+            network_env=self._network,
+            shm_size=spec.shm_size,
         )
-        # What is missing to mount on is in a layer of its own: no change of the environment's.
-        points = [MountPoint(path, directory=True) for path in ("/proc", "/sys", "/dev")]
-        points += [
-            MountPoint(m.target, not (m.source and m.source.is_file())) for m in self._mounts
-        ]
-        (work / "points").mkdir()
-        create_mount_points(view, points, work / "points")
-        stack = RootFilesystem((*trees, work / "points"), environment.upper, durable=True)
-        self._shm_size = spec.shm_size or 64 << 20
-        self._root = resources.enter_context(mount_root(stack, work))
+        self._bundle = stack.enter_context(prepare_bundle(container, work=work))
+
+    def _build_process(self, request: ExecRequest) -> ProcessSpec:
+        return image_process(
+            LayerView((*self._image.trees, self._upper)),
+            self._image.config,
+            request.args,
+            directory=request.directory or (PROJECT_DIRECTORY if self._spec.project else ""),
+            environment={**self._spec.environment, **request.environment},
+            defaults={**self._network.environment, "DANLU_ENVIRONMENT": self._spec.name},
+            user=request.user,
+        )
 
     def start_command(self) -> Sequence[str]:
-        """See :class:`CommandContainer`."""
-        words = [
-            word
-            for mount in self._mounts
-            for word in (str(mount.source or ""), mount.target, "ro" * mount.readonly)
-        ]
+        """See :class:`CommandContainer`; the bundle is an OCI runtime's."""
+        config = json.loads((self._bundle / "config.json").read_bytes())
+        mounts: list[str] = []
+        for mount in config["mounts"]:
+            # mount(8) does not know `rro`, which also makes mounts below read-only.
+            options = ",".join(mount["options"]).replace("rro", "ro")
+            mounts += (mount["type"], mount["source"], mount["destination"], options)
         clean = ("/usr/bin/env", "-i", f"PATH={SYSTEM_PATH}")
-        namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
-        script = ("/bin/sh", "-c", START_SCRIPT, "danlu", str(self._root), HOLD_SCRIPT)
-        return *clean, *namespaces, *script, str(self._shm_size), *words
+        unshare = (*clean, "unshare", "--mount", "--pid", "--ipc", "--fork")
+        script = ("/bin/sh", "-c", START_SCRIPT, "danlu", config["root"]["path"], *mounts, "--")
+        return *unshare, *script, *config["process"]["args"]
 
     def exec_command(self, request: ExecRequest) -> tuple[Sequence[str], Mapping[str, str]]:
         """See :class:`CommandContainer`."""
-        user = find_user(LayerView(self._layers), request.user)
-        ids = ",".join(map(str, (user.uid, user.gid, *user.groups)))
-        variables = {"HOME": user.home, **self._variables, **request.environment}
-        program = (sys.executable, "-I", "-S", danlu_chroot_exec.__file__, str(self.pid))
-        terminal = "terminal" if request.terminal else "streams"
-        words = (*program, terminal, ids, request.directory or self._directory, *request.args)
+        process = self._build_process(request)
+        ids = ",".join(map(str, (process.uid, process.gid, *process.groups)))
+        program = (sys.executable, "-I", "-S", danlu_chroot_exec.__file__, str(self.pid), ids)
+        kind = "terminal" if request.terminal else "streams"
+        words = (*program, process.working_directory, kind, *process.args)
         # In one variable, because some would change how Python itself starts.
-        return words, {danlu_chroot_exec.VARIABLES: json.dumps(variables)}
+        return words, {danlu_chroot_exec.VARIABLES: json.dumps(dict(process.environment))}
 
     async def read_state(self, first: FirstProcess) -> FirstProcessState:
         """See :class:`CommandContainer`."""

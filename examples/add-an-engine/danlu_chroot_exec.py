@@ -12,14 +12,14 @@ import tty
 from contextlib import suppress
 
 VARIABLES = "DANLU_CHROOT_VARIABLES"
-CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+NAMESPACES = 0x00020000 | 0x20000000 | 0x08000000  # CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWIPC
 
 
-def run_inside(pid: int, terminal: bool, ids: list[int], directory: str, words: list[str]) -> int:
+def run_inside(pid: int, ids: list[int], directory: str, terminal: bool, words: list[str]) -> int:
     """Run a program in the namespaces and the root of a process; return its exit code."""
     variables = json.loads(os.environ[VARIABLES])
     root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
-    if ctypes.CDLL(None).setns(os.pidfd_open(pid), CLONE_NEWNS | CLONE_NEWPID):
+    if ctypes.CDLL(None).setns(os.pidfd_open(pid), NAMESPACES):
         sys.exit("cannot enter the container")
     os.fchdir(root)
     os.chroot(".")
@@ -30,8 +30,7 @@ def run_inside(pid: int, terminal: bool, ids: list[int], directory: str, words: 
     # A terminal of the container: programs could put input into the user's own (TIOCSTI).
     child, master = pty.fork() if terminal else (os.fork(), -1)
     if child == 0:
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
         os.execvpe(words[0], words, variables)
     if terminal:
         signal.signal(signal.SIGWINCH, lambda *_: copy_size(master))
@@ -65,6 +64,5 @@ def copy_terminal(master: int) -> None:
 
 
 if __name__ == "__main__":
-    _, pid, kind, numbers, place, *args = sys.argv
-    ids = [int(number) for number in numbers.split(",")]
-    sys.exit(run_inside(int(pid), kind == "terminal", ids, place, args))
+    _, pid, ids, place, kind, *args = sys.argv
+    sys.exit(run_inside(int(pid), [*map(int, ids.split(","))], place, kind == "terminal", args))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from danlu.engine import embedded
+from danlu.engine.embedded import image_command
 from danlu.errors import UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.sandbox import container_processes
@@ -44,8 +44,8 @@ def run_in(
 ) -> int:
     """Run a command here; must be called in a namespace."""
     image = ImageRoot((prepare(home),), config or ImageConfig())
-    command = embedded.ImageCommand(tuple(args), **fields)
-    return embedded.run_command(image, command, ContainerLauncher(home / "work"))
+    command = image_command.ImageCommand(tuple(args), **fields)
+    return image_command.run_command(image, command, ContainerLauncher(home / "work"))
 
 
 def run(home: Path, *args: str, config: ImageConfig | None = None, **more: Any) -> tuple[int, str]:

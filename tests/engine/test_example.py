@@ -13,6 +13,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "add-an-engine"
 
 
 @pytest.mark.real
+@pytest.mark.timeout(1500)
 @pytest.mark.needs("busybox", "unshare")
 def test_engine_of_an_external_package_passes_the_tests_of_engines() -> None:
     program = Path(sys.executable).with_name("danlu")
@@ -21,7 +22,7 @@ def test_engine_of_an_external_package_passes_the_tests_of_engines() -> None:
         env={**os.environ, "DANLU": str(program)},
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=1400,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

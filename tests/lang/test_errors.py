@@ -165,18 +165,16 @@ def test_conflicting_declaration_names_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ('install.python("3.11")', 'install.uv("3.12")'),
-        ('install.uv("3.12")', 'install.python("3.11")'),
-        ('install.python("3.11")', 'install.uv("3.11.2")'),
-        ('install.python("3.1")', 'install.uv("3.11")'),
-    ],
+    ("python", "uv"), [("3.11", "3.12"), ("3.11", "3.11.2"), ("3.1", "3.11"), ("3.12.1", "3.1")]
 )
-def test_two_versions_of_python_are_named(first: str, second: str) -> None:
+@pytest.mark.parametrize("uv_first", [False, True])
+def test_two_versions_of_python_are_named(python: str, uv: str, uv_first: bool) -> None:
+    calls = [f'install.python("{python}")', f'install.uv("{uv}")']
+    first, second = calls[::-1] if uv_first else calls
     error = finding(f"def build():\n    {first}\n    {second}\n")
-    assert "install.uv() names Python 3.1" in error.message
-    assert "but the environment has Python 3.1" in error.message
+    assert error.message.endswith(
+        f"install.uv() names Python {uv}, but the environment has Python {python}"
+    )
     assert "the first is at build.envd:2:5" in error.hint
     assert error.span is not None
     assert error.span.line == 3

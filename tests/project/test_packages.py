@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from danlu.engine.settings import load_settings
 from danlu.errors import BuildFileError, DanluError, UsageError
-from danlu.project.packages import APT, CONDA, PYTHON, PackageKind, ProjectEdit, change_packages
+from danlu.project.packages import (
+    APT,
+    CONDA,
+    PYTHON,
+    PackageKind,
+    ProjectEdit,
+    add_to_requirements_file,
+    change_packages,
+)
 from danlu.project.project import Project
 from danlu.project.string_list import add_item, parse_items, read_text, remove_item, replace_item
 from danlu.util.paths import Paths
@@ -153,6 +161,28 @@ def test_removed_package_is_removed_from_all_lists(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("arguments", "files", "requirements"),
+    [
+        ('requirements="r.txt"', ("r.txt",), "a\nb==2\nc==3\n"),
+        ('["x"], requirements="r.txt"', (), "a\nb\n"),
+        ('["x"]', (), "a\nb\n"),
+        ("NAMES", (), "a\nb\n"),
+    ],
+)
+def test_packages_of_an_environment_go_where_an_added_one_goes_if_that_is_a_file(
+    tmp_path: Path, arguments: str, files: tuple[str, ...], requirements: str
+) -> None:
+    text = f"NAMES = []\n{HEAD}    install.python_packages({arguments})\n"
+    (tmp_path / "build.envd").write_text(text)
+    (tmp_path / "r.txt").write_text("a\nb\n")
+    paths = Paths.of({"DANLU_HOME": str(tmp_path / "home")})
+    opened = Project.open(directory=tmp_path, paths=paths)
+    assert add_to_requirements_file(opened, ["b==2", "c==3"]) == files
+    assert (tmp_path / "r.txt").read_text() == requirements
+    assert (tmp_path / "build.envd").read_text() == text
+
+
 def test_unknown_package_cannot_be_removed(tmp_path: Path) -> None:
     edit = edit_file(
         tmp_path, HEAD + '    install.python_packages(requirements="r.txt")\n', r__txt=""
@@ -192,6 +222,17 @@ def test_conda_packages_are_compared_without_their_channel(tmp_path: Path) -> No
     assert not edit.add("numpy")
     assert edit.add("numpy=2")
     assert edit.after["build.envd"] == HEAD + body.replace("conda-forge::numpy=1", "numpy=2")
+
+
+def test_conda_packages_are_compared_by_the_name_that_conda_reads(tmp_path: Path) -> None:
+    body = '    install.conda_packages(["ruamel_yaml[version=1.0]", "six 1.16", "zlib 1.2|1.3"])\n'
+    edit = edit_file(tmp_path, HEAD + body, CONDA)
+    edit.add("six[version='>=1.15']")
+    edit.add("ruamel.yaml")
+    items = (
+        """["ruamel_yaml[version=1.0]", "six[version='>=1.15']", "zlib 1.2|1.3", "ruamel.yaml"]"""
+    )
+    assert edit.after["build.envd"] == f"{HEAD}    install.conda_packages({items})\n"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +317,7 @@ def test_pyproject_without_a_place_is_left_alone(tmp_path: Path, content: str) -
 
 @pytest.mark.parametrize(
     ("kind", "package"),
-    [(PYTHON, "./local"), (PYTHON, "six=1"), (APT, "git --yes"), (APT, "-x"), (CONDA, "a b")],
+    [(PYTHON, "./local"), (PYTHON, "six=1"), (APT, "git --yes"), (APT, "-x"), (CONDA, "a>=1<2")],
 )
 def test_invalid_package_is_refused(tmp_path: Path, kind: PackageKind, package: str) -> None:
     edit_file(tmp_path, HEAD)

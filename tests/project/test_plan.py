@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def package(name: str, version: str = "1.0") -> LockedPackage:
         version,
         "index",
         f"{name}-{version}-py3-none-any.whl",
-        f"{hash(name) % 10**9:064x}",
+        hashlib.sha256(name.encode()).hexdigest(),
         77,
     )
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from danlu.cli.error_rendering import format_error
 from danlu.cli.terminal import Terminal
+from danlu.environment.types import PythonPackages
 from danlu.errors import OutsideError, ResolveError, Span
-from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from tests.fakes.wheels import make_wheel
 from tests.resolve.resolver import PythonResolver
 
@@ -151,3 +152,43 @@ def test_a_conflict_is_not_blamed_on_an_index_that_knows_no_package(
         with pytest.raises(ResolveError, match="cannot resolve") as caught:
             resolver(replace(resolver.request("a>=2"), indexes=indexes))
     assert "a" in caught.value.details[0]
+
+
+@pytest.mark.parametrize("file", ["uv.toml", "pyproject.toml", "sub/pyproject.toml"])
+@pytest.mark.parametrize("ignored", [True, False])
+def test_an_index_may_deny_access_if_its_error_codes_are_ignored(
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch, file: str, ignored: bool
+) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    monkeypatch.delenv("UV_NO_CONFIG", raising=False)
+    with serve_status(HTTPStatus.FORBIDDEN) as address:
+        index = f'url = "http://{address}"\n' + ("ignore-error-codes = [403]\n" if ignored else "")
+        head = '[project]\nname = "mine"\nversion = "1"\ndependencies = ["a"]\n'
+        text = f"[[index]]\n{index}" if file == "uv.toml" else f"{head}[[tool.uv.index]]\n{index}"
+        path = resolver.project / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        names = [] if path.parent.name == "sub" else ["a"]
+        declared = PythonPackages(tuple(names), pyproject="" if names else file)
+        if ignored and not names:
+            with pytest.raises(ResolveError, match=r"sub/pyproject\.toml: .*`ignore-error-codes`"):
+                read_index_settings(None, [declared], resolver.project)
+            return
+        indexes = read_index_settings(None, [declared], resolver.project)
+        indexes = replace(indexes, find_links=(resolver.links.as_uri(),))
+        request = replace(resolver.request(), declared=[declared], indexes=indexes)
+        if ignored:
+            assert resolver.pins(resolver(request)) == ["a==1.0"]
+        else:
+            with pytest.raises(OutsideError, match="denies access"):
+                resolver(request)
+
+
+def test_an_explicit_index_in_another_format_is_refused(resolver: PythonResolver) -> None:
+    (resolver.project / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\nversion = "1"\n'
+        '[[tool.uv.index]]\nname = "w"\nurl = "w"\nformat = "flat"\nexplicit = true\n'
+    )
+    declared = PythonPackages(pyproject="pyproject.toml")
+    with pytest.raises(ResolveError, match=r"pyproject\.toml: the index .* has `format`"):
+        read_index_settings(None, [declared], resolver.project)

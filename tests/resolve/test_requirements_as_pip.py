@@ -98,6 +98,38 @@ def test_the_hash_in_a_url_of_a_project_is_verified(
         resolver(resolver.request(pyproject="pyproject.toml"))
 
 
+@pytest.mark.parametrize("algorithm", ["md5", "sha256"])
+def test_the_hash_in_a_url_that_another_package_requires_is_verified(
+    resolver: PythonResolver, served: tuple[Path, str], algorithm: str
+) -> None:
+    directory, url = served
+    six = make_wheel(directory, "six", "1.16.0")
+    digest = hashlib.new(algorithm, six.read_bytes()).hexdigest()
+    for hash_in_url in (digest, "0" * len(digest)):
+        place = f"six @ {url}/{six.name}#{algorithm}={hash_in_url}"
+        app = make_wheel(resolver.project, "app", requires=[place])
+        if hash_in_url == digest:
+            packages = resolver(resolver.request(f"./{app.name}"))
+            assert packages[1].sha256 == sha256_of(six)
+            continue
+        # From the beginning, with the lock of before, and if something else must be built.
+        for old in ((), packages):
+            with pytest.raises(ChecksumError, match=r"six @ \S+ does not have the hash"):
+                resolver(resolver.request(f"./{app.name}"), old)
+        (resolver.project / "p").mkdir()
+        request = resolver.request(f"./{app.name}", "-e ./p")
+        inside = FakeResolveSandbox(f"{place}\n", PYLOCK_HEAD)
+        with pytest.raises(ChecksumError, match=r"six @ \S+ does not have the hash"):
+            resolver(replace(request, run_in_sandbox=inside))
+
+
+def test_a_required_path_with_a_hash_is_refused(resolver: PythonResolver) -> None:
+    six = make_wheel(resolver.project, "six", "1.16.0")
+    app = make_wheel(resolver.project, "app", requires=[f"six @ {six.as_uri()}#md5={'0' * 32}"])
+    with pytest.raises(ResolveError, match="not a file on a server"):
+        resolver(resolver.request(f"./{app.name}"))
+
+
 @pytest.mark.parametrize("option", ["", " --hash=sha512:{sha512}"])
 def test_one_of_several_hashes_of_a_file_suffices(
     resolver: PythonResolver, served: tuple[Path, str], option: str

@@ -68,13 +68,13 @@ def test_a_setting_ends_up_where_the_table_says(
 
 def _check_sandboxes(machine: Path, case: SettingCase) -> None:
     setting = case.setting
-    variables, text, _, _ = sandbox_indexes(IndexSettings(), machine)
+    indexes = sandbox_indexes(IndexSettings(), machine)
     inside = "resolution" in setting.sandboxes
     for name, value in case.variables:
         if not name.startswith("PIP_") and value:
-            assert (name in variables) == inside
+            assert (name in indexes.variables) == inside
         in_steps = "steps" in setting.sandboxes and not setting.separator
         if name.startswith("UV_"):
             assert (name in passed_variables(os.environ)) == in_steps
     if case.uv_toml:
-        assert (case.name in tomllib.loads(text)) == inside
+        assert (case.name in tomllib.loads(indexes.uv_toml)) == inside

@@ -10,8 +10,6 @@ from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, Span, UsageError
 from danlu.sources.pypi.requirements import (
     declared_paths,
-    list_included_files,
-    list_project_files,
     parse_reference,
     read_requirements,
 )
@@ -50,15 +48,9 @@ def test_files_are_relative_to_their_file_and_packages_to_the_project(tmp_path: 
     (tmp_path / "r.txt").write_text("-r sub/a.txt\n-c sub/c.txt\n./w.whl\n")
     (tmp_path / "sub" / "a.txt").write_text("six\n-c c.txt\n./pkg\n")
     (tmp_path / "sub" / "c.txt").write_text("six<2\n")
-    names = ["r.txt", "sub/a.txt", "sub/c.txt"]
-    assert list_included_files(tmp_path / "r.txt", tmp_path) == tuple(
-        tmp_path / name for name in names
-    )
-    assert set(list_project_files(tmp_path / "r.txt", tmp_path)) == {
-        *(tmp_path / name for name in names),
-        tmp_path / "w.whl",
-        tmp_path / "pkg",
-    }
+    names = ["pkg", "r.txt", "sub/a.txt", "sub/c.txt", "w.whl"]
+    declared = [PythonPackages(requirements="r.txt")]
+    assert declared_paths(declared, tmp_path) == tuple(tmp_path / name for name in names)
 
 
 def test_a_file_that_includes_itself_is_refused_with_the_line(tmp_path: Path) -> None:

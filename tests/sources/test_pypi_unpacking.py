@@ -466,6 +466,17 @@ def test_an_invalid_entry_point_is_reported(unpacker: WheelUnpacker) -> None:
         unpacker.one(wheel)
 
 
+def test_a_directory_among_the_scripts_is_reported_with_its_place_in_the_wheel(
+    unpacker: WheelUnpacker,
+) -> None:
+    wheel = make_wheel(unpacker.links, "bad", data={"scripts/tools/run": ""})
+    with pytest.raises(DanluError) as caught:
+        unpacker.one(wheel)
+    assert "wheel of bad is invalid" in caught.value.message
+    assert "directory: bad-1.0.data/scripts/tools" in caught.value.message
+    assert str(unpacker.root) not in "".join((caught.value.message, *caught.value.details))
+
+
 def test_unnormalised_names_are_found(unpacker: WheelUnpacker) -> None:
     path = make_wheel(unpacker.links, "Weird.Name", files={"w.py": ""}, metadata_name="Weird.Name")
     wheel = unpacker.wheel(path)

@@ -11,7 +11,7 @@ from danlu.errors import UsageError
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import format_manifest, plan_job
 from danlu.submission.submission import build_submission
-from danlu.training.yaml_with_lines import read_yaml
+from danlu.util.yaml_with_lines import read_yaml
 
 MANIFEST = """\
 apiVersion: kubeflow.org/v2beta1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,11 +17,13 @@ from danlu.training.types import (
     Decision,
     DeleteJob,
     DeleteReplica,
+    Dependency,
     ElasticPolicy,
     Event,
     FinishPolicy,
     Job,
     JobCondition,
+    JobRestartPolicy,
     JobStatus,
     ObservedReplica,
     ObservedReplicas,
@@ -48,12 +50,16 @@ def job(
     elastic: ElasticPolicy | None = None,
     success: str = "",
     options: Mapping[str, Any] | None = None,
+    together: JobRestartPolicy | None = None,
+    depends_on: Mapping[str, Sequence[Dependency]] | None = None,
     **numbers: int,
 ) -> Job:
     """Return a job ``n`` in namespace ``ns`` with these replica counts by type."""
-    named = policies or {}
+    named, waits = policies or {}, depends_on or {}
     replicas = {
-        ReplicaType(type): ReplicaSpec(number, {}, named.get(type, policy))
+        ReplicaType(type): ReplicaSpec(
+            number, {}, named.get(type, policy), tuple(waits.get(type, ()))
+        )
         for type, number in numbers.items()
     }
     return Job(
@@ -64,6 +70,7 @@ def job(
         run_policy=run or RunPolicy(),
         elastic_policy=elastic,
         success_policy=success,
+        job_restart_policy=together,
         options=options or {},
     )
 

@@ -27,11 +27,13 @@ from danlu.training.types import (
     Decision,
     DeleteJob,
     DeleteReplica,
+    Dependency,
     ElasticPolicy,
     Event,
     FinishPolicy,
     Job,
     JobCondition,
+    JobRestartPolicy,
     JobStatus,
     ObservedReplica,
     ObservedReplicas,
@@ -68,9 +70,14 @@ def jobs(draw: st.DrawFn) -> Job:
     numbers: dict[str, Any] = {
         type: 1 if type in ONE else draw(st.integers(1, 3)) for type in types
     }
+    first, *others = types if draw(st.booleans()) else types[::-1]
+    status: Any = draw(st.sampled_from(["Ready", "Complete"]))
+    waits = draw(st.booleans())
     return job(
         kind,
         policies={type: draw(policies) for type in types},
+        together=draw(st.none() | st.builds(JobRestartPolicy, st.none() | st.integers(0, 3))),
+        depends_on={type: [Dependency(ReplicaType(first), status)] for type in others if waits},
         run=RunPolicy(
             clean_pod_policy=draw(st.sampled_from(CleanPodPolicy)),
             backoff_limit=draw(st.none() | st.integers(0, 3)),
@@ -89,7 +96,7 @@ def count_actions(decision: Decision) -> Counter[object]:
 
 
 def restarts(status: JobStatus) -> int:
-    return sum(record.restarts for record in status.records.values())
+    return status.restarts + sum(record.restarts for record in status.records.values())
 
 
 class JobMachine(RuleBasedStateMachine):
@@ -235,6 +242,8 @@ class JobMachine(RuleBasedStateMachine):
             attempt.id for attempt in existing.values()
         }
         assert len({action.replica for action in created}) == len(created)
+        if created and self.stage.job.job_restart_policy is not None:
+            self.check_generation(decision)
         for action in created:
             self.check_creation(action)
         if DeleteJob() in decision.actions:
@@ -242,6 +251,12 @@ class JobMachine(RuleBasedStateMachine):
         if not self.suspended and not decision.status.finished:
             strangers = [action for action in deleted if action.replica.type == "Stranger"]
             assert not strangers
+
+    def check_generation(self, decision: Decision) -> None:
+        """Check that nothing is left of an earlier round if all replicas are recreated together."""
+        records = decision.status.records.values()
+        released = {uid for record in records for uid in (record.last, *record.past)}
+        assert not released & self.stage.attempts.keys()
 
     def check_job_deletion(self, status: JobStatus) -> None:
         live = self.stage.job.run_policy.ttl_seconds_after_finished
@@ -264,7 +279,25 @@ class JobMachine(RuleBasedStateMachine):
         assert record.retry_at is None or record.retry_at <= self.stage.now
         seen = [self.numbers[uid] for uid in self.known if uid in self.numbers]
         assert (action.replica, action.attempt) not in seen
-        assert self.scaled_or_suspended or record.restarts >= action.attempt
+        restarts = record.restarts + self.stage.status.restarts
+        assert self.scaled_or_suspended or restarts >= action.attempt
+        for dependency in self.stage.job.replicas[action.replica.type].depends_on:
+            self.check_dependency(dependency)
+
+    def check_dependency(self, dependency: Dependency) -> None:
+        """Check that all replicas of the type run or have succeeded."""
+        number = desired_replicas(self.stage.job, dependency.type, self.stage.framework)
+        phases = {ReplicaPhase.SUCCEEDED}
+        if dependency.status == "Ready":
+            phases.add(ReplicaPhase.RUNNING)
+        met = {
+            attempt.id.index
+            for attempt in self.stage.attempts.values()
+            if attempt.id.type == dependency.type and attempt.phase in phases
+        }
+        for index in range(number):
+            record = self.stage.status.record(ReplicaId(dependency.type, index))
+            assert index in met or record.completed
 
     def check_status(self, before: JobStatus, after: JobStatus) -> None:
         final = tuple(
@@ -284,14 +317,19 @@ class JobMachine(RuleBasedStateMachine):
         self.check_times(before, after)
 
     def check_records(self, before: JobStatus, after: JobStatus) -> None:
+        restarted = after.restarts > before.restarts
         for key, old in before.records.items():
             new = after.records[key]
             assert new.restarts >= old.restarts
             assert new.attempts >= old.attempts
-            assert new.completed >= old.completed
-            assert new.failed >= old.failed
+            assert restarted or new.completed >= old.completed
+            assert restarted or new.failed >= old.failed
         assert restarts(after) <= len(self.ended) + self.in_place
-        limit = self.stage.job.run_policy.backoff_limit
+        policy = self.stage.job.job_restart_policy
+        assert after.restarts - before.restarts <= (0 if policy is None else 1)
+        if restarted:
+            assert not any(record.current for record in after.records.values())
+        limit = self.stage.job.run_policy.backoff_limit if policy is None else policy.max_restarts
         if (
             limit is not None
             and not after.has_condition(ConditionType.FAILED)

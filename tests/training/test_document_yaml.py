@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.training.yaml_with_lines import YamlError, dump_yaml, read_yaml
+from danlu.util.yaml_with_lines import YamlError, dump_yaml, read_yaml
 
 
 def value(text: str) -> object:

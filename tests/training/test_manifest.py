@@ -29,7 +29,7 @@ from danlu.training.types import (
     RunPolicy,
     SchedulingPolicy,
 )
-from danlu.training.yaml_with_lines import dump_yaml
+from danlu.util.yaml_with_lines import dump_yaml
 from tests.training.manifests import KINDS, SIZES, framework, manifest
 
 WORDS = st.text("abcxyz-. _:#'\"1é\n", max_size=8)

@@ -12,7 +12,7 @@ from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import CleanPodPolicy, Job, ReplicaId, ReplicaType, RestartPolicy
-from danlu.training.yaml_with_lines import dump_yaml
+from danlu.util.yaml_with_lines import dump_yaml
 
 FILES = {path.stem: path for path in sorted((Path(__file__).parent / "examples").glob("*.yaml"))}
 

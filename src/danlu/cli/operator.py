@@ -14,15 +14,14 @@ from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
-from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag
+from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag, parse_settings
 from danlu.operator.installation import (
-    OperatorDeployment,
     list_crds,
     list_manifests,
-    parse_operator_flags,
     render_documents,
     run_operator,
 )
+from danlu.operator.manifests import NAMESPACE, InstallOptions
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 
@@ -124,7 +123,7 @@ def run(kubeconfig: Path | None, context: str, **flags: Any) -> None:
     In a cluster it uses its service account, elsewhere a kubeconfig. Flags shared with Kubeflow's
     training operator keep their names.
     """
-    settings = parse_operator_flags(flags)
+    settings = parse_settings(flags)
     _log_to_stderr()
     run_operator(settings, kubeconfig=kubeconfig, context=context)
 
@@ -153,7 +152,7 @@ def crds(form: Any, **flags: Any) -> None:
 
     Apply them with kubectl apply -f -.
     """
-    documents = list_crds(parse_operator_flags(flags))
+    documents = list_crds(parse_settings(flags))
     current_session().terminal.write_stdout(render_documents(documents, form=form))
 
 
@@ -161,7 +160,7 @@ def crds(form: Any, **flags: Any) -> None:
 @click.option("--image", required=True, metavar="REF", help="Image that contains danlu.")
 @click.option(
     "--install-namespace",
-    default="danlu-system",
+    default=NAMESPACE,
     show_default=True,
     metavar="NAME",
     help="Namespace of the operator itself.",
@@ -190,11 +189,12 @@ def manifests(
     CRDs, minimal RBAC permissions and a Deployment; apply them with kubectl apply --server-side
     -f -. Flags of `danlu operator run` are passed to the operator.
     """
-    deployment = OperatorDeployment(
+    options = InstallOptions(
         image=image,
+        settings=parse_settings(flags),
         namespace=install_namespace,
         replicas=replicas,
         pull_secret=image_pull_secret,
     )
-    documents = list_manifests(parse_operator_flags(flags), deployment)
-    current_session().terminal.write_stdout(render_documents(documents, form=form))
+    documents = render_documents(list_manifests(options), form=form)
+    current_session().terminal.write_stdout(documents)

@@ -5,6 +5,7 @@ Every key is carried over or listed in the build file with the reason; none is d
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +36,7 @@ _REASONS = {
     "containerUser": "programs run as the environment's user, with your user id",
 }
 
-_VARIABLES = {"containerWorkspaceFolder": PROJECT, "containerWorkspaceFolderBasename": PROJECT[1:]}
+_NUMBER = re.compile(r"(?!-0$)-?\d{1,15}(?:\.\d+)?")
 
 _IMAGE_KEYS = {"image", "build", "dockerFile", "context", "$schema"}
 
@@ -54,15 +55,11 @@ class _ReaderState:
         shown = value if isinstance(value, str) else repr(value)
         self.draft.untranslated.append(f"{key}: {shown}" + (f"  ({reason})" if reason else ""))
 
-    def expand(self, key: str, text: str) -> str | None:
-        """Expand variables; list the key and return None for one that only the host knows."""
-        known = {**_VARIABLES, "localWorkspaceFolderBasename": self.project.name}
-        for name, value in known.items():
-            text = text.replace(f"${{{name}}}", value)
-        if "${" not in text:
-            return text
-        self.skip(key, text, "a build file cannot depend on variables of the host")
-        return None
+    def depends_on_host(self, key: str, text: str) -> bool:
+        """Return whether ``text`` still has variables; list the key if it does."""
+        if "${" in text:
+            self.skip(key, text, "a build file cannot depend on variables of the host")
+        return "${" in text
 
 
 def find_devcontainer(place: Path) -> Path | None:
@@ -89,12 +86,14 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
 
     Raises :class:`UsageError` if the file is invalid, or uses Docker Compose.
     """
-    values = _parse_file(path)
+    project = directory.resolve()
+    values = _expand_variables(_parse_file(path), project)
     draft.must_be_complete = True
-    state = _ReaderState(path, directory.resolve(), values, draft)
-    with _refuse_invalid_value("build", state):
+    state = _ReaderState(path, project, values, draft)
+    with _refuse_invalid_value("build or image", state):
         _read_image(state)
-    for key, value in values.items():
+    # What the last ones set wins.
+    for key, value in sorted(values.items(), key=lambda item: item[0] == "remoteEnv"):
         if key in _IMAGE_KEYS or key in _COMMAND_KEYS:
             continue
         reader = _READERS.get(key)
@@ -145,6 +144,19 @@ def _parse_file(path: Path) -> dict[str, Any]:
     return values
 
 
+def _expand_variables(value: Any, project: Path) -> Any:
+    """Expand the variables in all texts that have the same value on every machine."""
+    if isinstance(value, dict):
+        return {name: _expand_variables(item, project) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_expand_variables(item, project) for item in value]
+    if not isinstance(value, str):
+        return value
+    value = value.replace("${containerWorkspaceFolder}", PROJECT)
+    value = value.replace("${containerWorkspaceFolderBasename}", PROJECT[1:])
+    return value.replace("${localWorkspaceFolderBasename}", project.name)
+
+
 # -- image
 
 
@@ -162,8 +174,10 @@ def _read_image(state: _ReaderState) -> None:
         state.skip(f"build.{key}", value, "build.dockerfile is missing")
     if not values.get("image"):
         raise UsageError(f"{state.path.name} has neither `image` nor `build.dockerfile`")
-    state.draft.image = state.expand("image", str(values["image"])) or ""
-    if not state.draft.image:
+    state.draft.image = values["image"]
+    if not isinstance(values["image"], str):
+        raise TypeError
+    if state.depends_on_host("image", state.draft.image):
         raise UsageError(f"{state.path.name}: the image depends on variables of the host")
 
 
@@ -175,9 +189,8 @@ def _read_build(
     root = _locate_file(context, state)
     arguments: dict[str, str] = {}
     for name, value in dict(build.get("args") or {}).items():
-        expanded = state.expand(f"build.args.{name}", str(value))
-        if expanded is not None:
-            arguments[name] = expanded
+        if not state.depends_on_host(f"build.args.{name}", str(value)):
+            arguments[name] = str(value)
     try:
         if not path.is_file():
             raise UsageError(f"{state.path.name}: {dockerfile} not found")
@@ -236,21 +249,19 @@ def _read_port_attributes(key: str, value: Mapping[str, Any], state: _ReaderStat
 
 
 def _read_environment(key: str, value: Mapping[str, Any], state: _ReaderState) -> None:
-    for name, text in value.items():
-        if text is None:
-            state.skip(f"{key}.{name}", "null", "variables cannot be unset")
-        elif not name.isidentifier():
+    for name, item in value.items():
+        # JavaScript writes other numbers differently.
+        text = item if isinstance(item, str) else json.dumps(item).removesuffix(".0")
+        path = text.removesuffix(":${containerEnv:PATH}")
+        if not name.isidentifier():
             state.skip(f"{key}.{name}", text, "not the name of a variable")
-        elif name == "PATH" and str(text).endswith(":${containerEnv:PATH}"):
-            expanded = state.expand(f"{key}.PATH", text.removesuffix(":${containerEnv:PATH}"))
-            if expanded:
-                state.draft.extra_path = [*expanded.split(":"), *state.draft.extra_path]
-        else:
-            # As JavaScript writes them: true, 1.
-            shown = text if isinstance(text, str) else str(text).lower().removesuffix(".0")
-            expanded = state.expand(f"{key}.{name}", shown)
-            if expanded is not None:
-                state.draft.environment[name] = expanded
+        elif not isinstance(item, str | bool) and not _NUMBER.fullmatch(text):
+            state.skip(f"{key}.{name}", text, "write it as text")
+        elif f"{key}.{name}" == "remoteEnv.PATH" and path != text:
+            if path and not state.depends_on_host(f"{key}.{name}", path):
+                state.draft.extra_path = [*path.split(":"), *state.draft.extra_path]
+        elif not state.depends_on_host(f"{key}.{name}", text):
+            state.draft.environment[name] = text
 
 
 def _read_customizations(key: str, value: Mapping[str, Any], state: _ReaderState) -> None:
@@ -267,10 +278,12 @@ def _read_customizations(key: str, value: Mapping[str, Any], state: _ReaderState
 
 def _read_extensions(key: str, value: list[Any], state: _ReaderState) -> None:
     names = []
+    if not isinstance(value, list):
+        raise TypeError
     for name in map(str, value):
         if name.startswith("-"):
             state.skip(key, name, "extensions are not inherited")
-        else:
+        elif not state.depends_on_host(key, name):
             names.append(name)
     if names:
         state.draft.calls.append(DraftCall("install.vscode_extensions", (names,)))
@@ -302,10 +315,7 @@ def _read_command(key: str, value: object, state: _ReaderState) -> None:
     home directory marks those that ran after the creation.
     """
     draft = state.draft
-    for number, text in enumerate(_list_commands(key, value, state), 1):
-        script = state.expand(key, text)
-        if script is None:
-            continue
+    for number, script in enumerate(_list_commands(key, value, state), 1):
         installed = read_script(script) if _COMMAND_KEYS[key] else None
         if installed is not None:
             draft.system += installed.system
@@ -314,7 +324,7 @@ def _read_command(key: str, value: object, state: _ReaderState) -> None:
                 name.removeprefix(f"{PROJECT}/") for name in installed.requirements
             ]
             if installed.system and installed.recommends:
-                state.skip(key, text, "packages that are only recommended are not installed")
+                state.skip(key, script, "packages that are only recommended are not installed")
         elif _COMMAND_KEYS[key]:
             mark = f"~/.{key}-{number}"
             command = f"[ -e {mark} ] || (\n{script}\n) && mkdir -p ~ && touch {mark}"
@@ -328,10 +338,10 @@ def _list_commands(key: str, value: object, state: _ReaderState) -> Iterator[str
         for name, command in value.items():
             yield from _list_commands(f"{key}.{name}", command, state)
     elif isinstance(value, list) and all(isinstance(word, str) for word in value):
-        if value:
+        if value and not state.depends_on_host(key, " ".join(value)):
             yield shlex.join(value)
     elif isinstance(value, str):
-        if value.strip():
+        if value.strip() and not state.depends_on_host(key, value):
             yield value
     elif value is not None:
         raise UsageError(f"{state.path.name}: invalid command in {key}")

@@ -236,18 +236,5 @@ def _quote_string(text: str) -> str:
         return " + ".join(
             part if re.match(f"[{PLACEHOLDERS}]", part) else _quote_string(part) for part in parts
         )
-    out = []
-    for character in text:
-        if character in '\\"':
-            out.append(f"\\{character}")
-        elif character in _CHARACTER_ESCAPES:
-            out.append(_CHARACTER_ESCAPES[character])
-        elif character.isprintable():
-            out.append(character)
-        else:
-            code = ord(character)
-            out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
-    return '"' + "".join(out) + '"'
-
-
-_CHARACTER_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

@@ -7,9 +7,11 @@ certain. Otherwise the caller keeps the whole script.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
+from e2b_dockerfile_utils import ShellLex
 from packaging.requirements import InvalidRequirement, Requirement
 
 _VARIABLE = r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})"
@@ -19,7 +21,6 @@ _WORD = (
     rf'|"(?:[^"\\`$]|{_VARIABLE})*"|{_VARIABLE})+'
 )
 _TOKEN = re.compile(rf"[ \t]*(?:(?P<word>{_WORD})(?=[ \t\n;&]|$)|(?P<end>&&|[;\n]))")
-_PART = re.compile(rf"'([^']*)'|\"([^\"]*)\"|({_VARIABLE})|([^'\"$]+)")
 #: Words that bash understands as keywords or builtins, but not every shell.
 _BASH_WORDS = re.compile(
     r"(?m)(?:^|&&)\s*(?:time|source|function|select|declare|typeset|local|let|pushd|popd|shopt|help"
@@ -63,13 +64,16 @@ def split_commands(
     variables for which ``find_value`` returns a value.
     """
     script = script.strip(" \t\n")
+    variables = cast("Mapping[str, str]", _KnownVariables(find_value))
+    lexer = ShellLex("\\", env=variables, skip_unset_env=False)
     commands: list[list[str]] = [[]]
     end = 0
     while token := _TOKEN.match(script, end):
         end = token.end()
         if token["word"] is not None:
-            word = _read_word(token["word"], find_value)
-            if word is None:
+            try:
+                (word,) = lexer.process_words(token["word"])
+            except ValueError:  # or a variable that is several words
                 return None
             commands[-1].append(word)
         elif commands[-1]:
@@ -114,25 +118,17 @@ def read_script(
     return installed
 
 
-def _read_word(word: str, find_value: Callable[[str], str | None]) -> str | None:
-    """Return a word without quotes; None if a variable is unknown or would be split."""
-    parts = []
-    for single, double, variable, plain in _PART.findall(word):
-        value: str | None = single + plain
-        if variable:
-            value = find_value(variable.strip("${}"))
-            if value is not None and not re.fullmatch(r"[^\s*?[\]\\]+", value):
-                value = None
-        elif double:
-            values = [find_value(name.strip("${}")) for name in re.findall(_VARIABLE, double)]
-            if None in values:
-                return None
-            known = iter(values)
-            value = re.sub(_VARIABLE, lambda _: str(next(known)), double)  # noqa: B023
-        if value is None:
-            return None
-        parts.append(value)
-    return "".join(parts)
+class _KnownVariables:
+    """Variables for the lexer; one that is unknown, or that the shell would expand, is an error."""
+
+    def __init__(self, find_value: Callable[[str], str | None]) -> None:
+        self._find_value = find_value
+
+    def get(self, name: str) -> str:
+        value = self._find_value(name)
+        if value is None or re.search(r"[*?\[\]\\]", value):
+            raise ValueError(name)
+        return value
 
 
 def _read_command(words: list[str], installed: InstalledPackages) -> bool:

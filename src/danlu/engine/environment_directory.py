@@ -35,6 +35,7 @@ from danlu.errors import StoreError, UsageError
 from danlu.sandbox.procfs import boot_time
 from danlu.sandbox.types import Mount, ResourceLimits
 from danlu.util.config import NetworkName
+from danlu.util.danlu_program import DEFAULT_ENGINE
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
 from danlu.util.locks import file_lock, try_file_lock
@@ -121,7 +122,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     init: tuple[str, ...] = ()
     services: tuple[ServiceSpec, ...] = ()
     ports: tuple[PortForward, ...] = ()
-    engine: str = "embedded"
+    engine: str = DEFAULT_ENGINE
     context: str = ""
     volumes: tuple[NamedVolume, ...] = ()
     network: NetworkName = "host"

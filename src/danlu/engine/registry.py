@@ -19,7 +19,7 @@ ENTRY_POINT_GROUP = "danlu.engines"
 
 # Where each is. It is loaded when it is asked for: every `danlu exec` loads this module.
 _BUILT_IN_ENGINES = {
-    DEFAULT_ENGINE: ("danlu.engine.embedded_engine", "ENGINE"),
+    DEFAULT_ENGINE: ("danlu.engine.embedded.engine", "ENGINE"),
     "docker": ("danlu.engine.docker.engine", "DOCKER"),
     "podman": ("danlu.engine.docker.engine", "PODMAN"),
     "kubernetes": ("danlu.engine.kubernetes.engine", "ENGINE"),

@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = "ran out of memory (OOMKilled)"
 
 _PROGRESS_PREFIX = "KUBEFLOW_TRAINER_"
 
-#: Where containers see the project. danlu.engine.embedded has it too; it is too heavy to import.
+#: Where containers see the project. danlu.sandbox.types has it too; it is too heavy to import.
 WORKSPACE = "/workspace"
 
 #: How many lines are searched for those of the failed attempt.

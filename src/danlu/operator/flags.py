@@ -16,10 +16,10 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
-from danlu.training.yaml_with_lines import read_yaml
 from danlu.util.decoding import convert_value
 from danlu.util.dns_label import is_dns_label
 from danlu.util.urls import mask_credentials
+from danlu.util.yaml_with_lines import read_yaml
 
 _MAX_PORT = 65535
 
@@ -69,11 +69,7 @@ FLAGS = (
         "KUBEFLOW_NAMESPACE",
     ),
     OperatorFlag(
-        "--controller-threads",
-        "threads",
-        "integer",
-        "N",
-        "Concurrent reconciles per kind.",
+        "--controller-threads", "threads", "integer", "N", "Concurrent reconciles per kind."
     ),
     OperatorFlag(
         "--kube-api-qps",

@@ -52,13 +52,12 @@ def install_manifests(
     """Return the objects in the order in which they can be created, the CRDs first."""
     known = sorted(frameworks, key=lambda framework: framework.plural)
     kinds = options.settings.kinds
+    enabled = [framework for framework in known if not kinds or framework.kind in kinds]
     return (
-        *custom_resource_definitions(
-            framework for framework in known if not kinds or framework.kind in kinds
-        ),
+        *custom_resource_definitions(enabled),
         _build_object("v1", "Namespace", options.namespace),
         _build_object("v1", "ServiceAccount", NAME, options.namespace),
-        *_role_manifests(known, options),
+        *_role_manifests(enabled, options),
         *_user_roles(known),
         *_config_maps(options),
         *_service_manifests(options),

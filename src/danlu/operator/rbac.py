@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from danlu.kube.types import Manifest
 from danlu.operator.gang_scheduling import pod_group_resource
 from danlu.operator.types import OperatorSettings
-from danlu.training.framework import Framework
+from danlu.training.framework import Framework, policy_rule
 from danlu.training.names import KUBEFLOW_GROUP
-from danlu.training.registry import find_framework
 
 REPORTS_SECRET = "danlu-operator-reports"
 """The Secret with the credentials of the report server, in the operator's own namespace."""
@@ -37,12 +36,10 @@ class OperatorRules:
     cluster: tuple[Manifest, ...] = ()
 
 
-def operator_rules(frameworks: Iterable[Framework], settings: OperatorSettings) -> OperatorRules:
+def operator_rules(frameworks: Sequence[Framework], settings: OperatorSettings) -> OperatorRules:
     """Return the rules of an operator that runs ``frameworks`` with these settings."""
-    kinds = {find_framework(kind).kind for kind in settings.kinds}
-    enabled = [framework for framework in frameworks if not kinds or framework.kind in kinds]
     return OperatorRules(
-        _drop_duplicates(_job_namespace_rules(enabled, settings)),
+        _drop_duplicates(_job_namespace_rules(frameworks, settings)),
         tuple(_own_namespace_rules(settings)),
         tuple(_cluster_rules(settings)),
     )
@@ -55,7 +52,7 @@ def viewer_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
 
 def editor_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
     """Return the rules of a user who may submit jobs, with submitter leases."""
-    leases = _policy_rule(
+    leases = policy_rule(
         "coordination.k8s.io", ["leases"], ("create", "delete", "get", "patch", "update")
     )
     return (*_job_access_rules(frameworks, _ALL_VERBS), leases)
@@ -63,11 +60,11 @@ def editor_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
 
 def _job_access_rules(frameworks: Iterable[Framework], verbs: Sequence[str]) -> Iterator[Manifest]:
     frameworks = list(frameworks)
-    yield _policy_rule(KUBEFLOW_GROUP, [framework.plural for framework in frameworks], verbs)
+    yield policy_rule(KUBEFLOW_GROUP, [framework.plural for framework in frameworks], verbs)
     scaled = [framework.plural for framework in frameworks if framework.scaled_type]
     changing = [verb for verb in verbs if verb in ("get", "patch", "update")]
-    yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/scale" for plural in scaled], changing)
-    yield _policy_rule(
+    yield policy_rule(KUBEFLOW_GROUP, [f"{plural}/scale" for plural in scaled], changing)
+    yield policy_rule(
         KUBEFLOW_GROUP, [f"{framework.plural}/status" for framework in frameworks], ("get",)
     )
 
@@ -77,38 +74,38 @@ def _job_namespace_rules(
 ) -> Iterator[Manifest]:
     plurals = [framework.plural for framework in frameworks]
     # delete: ttlSecondsAfterFinished; patch: to suspend jobs whose submitter is gone.
-    yield _policy_rule(KUBEFLOW_GROUP, plurals, ("delete", "get", "list", "patch", "watch"))
-    yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/status" for plural in plurals], ("patch",))
+    yield policy_rule(KUBEFLOW_GROUP, plurals, ("delete", "get", "list", "patch", "watch"))
+    yield policy_rule(KUBEFLOW_GROUP, [f"{plural}/status" for plural in plurals], ("patch",))
     # Needed for blockOwnerDeletion (admission plugin OwnerReferencesPermissionEnforcement).
-    yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/finalizers" for plural in plurals], ("update",))
+    yield policy_rule(KUBEFLOW_GROUP, [f"{plural}/finalizers" for plural in plurals], ("update",))
     # patch: adoption and release.
     verbs = ("create", "delete", "get", "list", "patch", "watch")
-    yield _policy_rule("", ["pods", "services"], verbs)
-    yield _policy_rule("", ["events"], ("create", "patch"))
+    yield policy_rule("", ["pods", "services"], verbs)
+    yield policy_rule("", ["events"], ("create", "patch"))
     # Submitter leases.
-    yield _policy_rule("coordination.k8s.io", ["leases"], ("list", "watch"))
+    yield policy_rule("coordination.k8s.io", ["leases"], ("list", "watch"))
     if any("elasticPolicy" in framework.spec_options for framework in frameworks):
         scalers = ["horizontalpodautoscalers"]
-        yield _policy_rule("autoscaling", scalers, ("create", "delete", "get", "patch"))
+        yield policy_rule("autoscaling", scalers, ("create", "delete", "get", "patch"))
     for framework in frameworks:
         yield from map(dict, framework.operator_rules)
     if settings.reports_address:
-        yield _policy_rule("", ["secrets"], ("create", "patch"))
-        yield _policy_rule("", ["configmaps"], ("create", "delete", "get", "patch"))
+        yield policy_rule("", ["secrets"], ("create", "patch"))
+        yield policy_rule("", ["configmaps"], ("create", "delete", "get", "patch"))
     if settings.gang_scheduler:
         group = pod_group_resource(settings.gang_scheduler)
-        yield _policy_rule(group.group, [group.plural], verbs)
+        yield policy_rule(group.group, [group.plural], verbs)
 
 
 def _own_namespace_rules(settings: OperatorSettings) -> Iterator[Manifest]:
     if settings.leader_elect:
-        yield _policy_rule("coordination.k8s.io", ["leases"], ("create",))
-        lease = _policy_rule("coordination.k8s.io", ["leases"], ("get", "update"))
+        yield policy_rule("coordination.k8s.io", ["leases"], ("create",))
+        lease = policy_rule("coordination.k8s.io", ["leases"], ("get", "update"))
         yield {**lease, "resourceNames": [settings.lease_name]}
     if settings.reports_address:
-        yield _policy_rule("", ["secrets"], ("create",))
+        yield policy_rule("", ["secrets"], ("create",))
         yield {
-            **_policy_rule("", ["secrets"], ("get", "update")),
+            **policy_rule("", ["secrets"], ("get", "update")),
             "resourceNames": [REPORTS_SECRET],
         }
 
@@ -116,11 +113,7 @@ def _own_namespace_rules(settings: OperatorSettings) -> Iterator[Manifest]:
 def _cluster_rules(settings: OperatorSettings) -> Iterator[Manifest]:
     if settings.gang_scheduler:
         # They decide which replicas minResources includes first.
-        yield _policy_rule("scheduling.k8s.io", ["priorityclasses"], ("get",))
-
-
-def _policy_rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Manifest:
-    return {"apiGroups": [group], "resources": sorted(resources), "verbs": sorted(verbs)}
+        yield policy_rule("scheduling.k8s.io", ["priorityclasses"], ("get",))
 
 
 def _drop_duplicates(rules: Iterable[Manifest]) -> tuple[Manifest, ...]:

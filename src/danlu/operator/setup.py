@@ -30,8 +30,7 @@ from danlu.operator.progress.injection import ProgressInjector
 from danlu.operator.progress.server import ReportServer
 from danlu.operator.submitter_lease import add_submitter_lease_controller
 from danlu.operator.types import OperatorSettings, PodDecorator
-from danlu.training.framework import Framework
-from danlu.training.registry import find_framework, list_frameworks
+from danlu.training.registry import list_frameworks
 from danlu.util.exception_groups import unwrap_group
 
 
@@ -61,14 +60,6 @@ async def open_services(
         injectors = (ProgressInjector(client, credentials, url=url),)
     async with open_decorators(settings.decorators) as decorators:
         yield OperatorServices((*injectors, *decorators), credentials)
-
-
-def enabled_frameworks(settings: OperatorSettings) -> tuple[Framework, ...]:
-    """Return the frameworks to reconcile; raises :class:`UsageError` for an unknown kind."""
-    if not settings.kinds:
-        return list_frameworks()
-    frameworks = map(find_framework, settings.kinds)
-    return tuple({framework.kind: framework for framework in frameworks}.values())
 
 
 def build_manager(
@@ -111,7 +102,7 @@ def build_manager(
     )
     jobs = {
         job_resource(framework): controllers.add_kind(framework)
-        for framework in enabled_frameworks(settings)
+        for framework in list_frameworks(settings.kinds)
     }
     if services is not None:
         add_submitter_lease_controller(manager, jobs, namespace=settings.namespace, clock=clock)

@@ -287,4 +287,4 @@ class JobMetrics:
 
 
 def _total_restarts(status: JobStatus) -> int:
-    return sum(record.restarts for record in status.records.values())
+    return status.restarts + sum(record.restarts for record in status.records.values())

@@ -40,10 +40,10 @@ from danlu.serving.cluster.views import ServedModelView
 from danlu.serving.model_servers import ModelServer, find_server
 from danlu.sources.image import ResolvedImage, resolve_image
 from danlu.store import Store
-from danlu.training.yaml_with_lines import dump_yaml
 from danlu.util.fork import run_in_child
 from danlu.util.human import parse_size
 from danlu.util.sanitize import escape_unprintable
+from danlu.util.yaml_with_lines import dump_yaml
 
 
 def open_cluster(settings: Settings) -> ClusterServing:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _APT_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=\S+)?")
-_CONDA_NAME = re.compile(r"([\w./-]+::)?[A-Za-z0-9_][\w.-]*\s*([=<>!~\[].*)?")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,11 @@ class PackageKind:
         """Return the name under which packages are compared."""
         if self is APT:
             return package.partition("=")[0]
-        return requirement_name(package.rpartition("::")[2].strip())
+        if self is CONDA:
+            from danlu.sources.conda.match_spec import parse_match_spec, split_spec  # large
+
+            return str(parse_match_spec(split_spec(package)[1]).name.normalized)
+        return requirement_name(package)
 
     def check(self, package: str) -> None:
         """Raise :class:`UsageError` if ``package`` is not one."""
@@ -75,8 +78,10 @@ class PackageKind:
                     hint="use a name, such as numpy, or 'numpy>=2'; other requirements, such as "
                     "paths, are written into the build file",
                 ) from error
-        elif not (_APT_NAME if self is APT else _CONDA_NAME).fullmatch(package):
+        elif self is APT and not _APT_NAME.fullmatch(package):
             raise UsageError(f"invalid {self.noun} {package!r}")
+        else:
+            self.parse_name(package)
 
 
 PYTHON = PackageKind("install.python_packages", "Python package", ("pyproject", "requirements"))
@@ -177,7 +182,8 @@ class ProjectEdit:
         """Replace the package ``name``, or remove it; return whether it was found."""
         for call, names in self._find_lists():
             for index, item in enumerate(names.elts):
-                if self.kind.parse_name(read_text(item) or "") == name:
+                text = read_text(item)
+                if text is not None and self.kind.parse_name(text) == name:
                     self._change_item(call, names, index, package)
                     return True
         for path in self._list_files() if self.kind is PYTHON else ():
@@ -281,6 +287,25 @@ def change_packages(
             error.details += (f"{files} is as before",)
             raise
         return PackagesReport(edit.changed_files, unchanged, report)
+
+
+def add_to_requirements_file(project: Project, packages: Sequence[str]) -> tuple[str, ...]:
+    """Add Python packages to the file of requirements that `danlu add` would edit; return it.
+
+    Returns nothing, and changes nothing, if that is the build file, or if none can be edited. The
+    lock is not updated.
+    """
+    with project.update_exclusively(lambda event: None):
+        edit = ProjectEdit(project, PYTHON)
+        try:
+            for package in packages:
+                edit.add(package)
+        except UsageError:
+            return ()
+        if project.file in edit.changed_files:
+            return ()
+        with _write_texts(edit):
+            return edit.changed_files
 
 
 @contextmanager

@@ -14,8 +14,10 @@ The phases, in this fixed order:
    back-off limit (:mod:`.restarts`) and the active deadline checked. So a job that is done needs no
    restart and misses no deadline, and one that failed names the replica. After a success the other
    replicas may get time to finish (:mod:`.finish`).
-6. Due restarts are counted, and the actions follow from the state of each replica. A replica is
-   created only after nothing is left of its previous attempts.
+6. Due restarts are counted: of replicas, or of the job if all are recreated together. The actions
+   follow from the state of each replica. A replica is created only after nothing is left of its
+   previous attempts, nor of any replica's if they are recreated together, so that no attempt finds
+   one of the round before; and only once its dependencies are met (:mod:`.dependencies`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from datetime import datetime
 import msgspec
 
 from danlu.training import messages
-from danlu.training.conditions import set_condition
+from danlu.training.conditions import FINAL, set_condition
+from danlu.training.dependencies import find_failed_stage, unmet_dependencies
 from danlu.training.finish import (
     Action,
     FinalCondition,
@@ -39,6 +42,7 @@ from danlu.training.finish import (
 from danlu.training.first_failure import failure_that_ended_job, find_first_failure
 from danlu.training.framework import Framework, ReplicaCounts, Verdict
 from danlu.training.replicas import (
+    DUE_STATES,
     JobReplicas,
     ReplicaState,
     RunState,
@@ -48,6 +52,7 @@ from danlu.training.replicas import (
     exit_events,
     observe_replicas,
     record_failure,
+    record_job_restart,
     record_outcome,
     record_success,
     record_suspension,
@@ -65,13 +70,11 @@ from danlu.training.types import (
     ObservedReplicas,
     ReplicaType,
     RestartBackoff,
+    RestartPolicy,
 )
 
 DEFAULT_BACKOFF = RestartBackoff()
 KUBEFLOW_FINISH_POLICY = FinishPolicy()
-
-DUE_STATES = (RunState.RESTARTING, RunState.MISSING)
-"""States of replicas whose restart is counted now."""
 
 CountsByType = Mapping[ReplicaType, ReplicaCounts]
 
@@ -144,7 +147,7 @@ def _decide_active(
     if status.finishing is not None:
         verdict: Verdict | None = Verdict(ConditionType.SUCCEEDED, status.finishing.type)
     else:
-        verdict = framework.evaluate(job, counts)
+        verdict = _evaluate_counts(job, framework, counts)
     deadline = _seconds_to_deadline(job, status.start_time, now=now)
     status = msgspec.structs.replace(
         status,
@@ -179,16 +182,41 @@ def _decide_active(
         )
         return finish_job(job, status, observed, final=final, events=events, now=now)
     status = _apply_verdict(job, framework, status, counts, verdict=verdict, now=now)
-    after = [record_outcome(replica, now=now, backoff=backoff) for replica in replicas]
+    if job.job_restart_policy is not None and any(map(_is_due, replicas)):
+        restarts = status.restarts + 1
+        job_replicas = record_job_restart(job_replicas, restarts=restarts, now=now, backoff=backoff)
+        after: Sequence[ReplicaState] = job_replicas.replicas
+        # Without the replicas that ran or had succeeded until now, as the next decision counts.
+        counts = count_replicas(job, framework, after)
+        statuses = build_replica_statuses(job, framework, counts)
+        status = msgspec.structs.replace(status, restarts=restarts, replica_statuses=statuses)
+    else:
+        after = [record_outcome(replica, now=now, backoff=backoff) for replica in replicas]
     status = msgspec.structs.replace(status, records=collect_records(job_replicas, after))
-    ready = [replica for replica in after if framework.can_create(job, replica.id.type, counts)]
+    waiting = {
+        type
+        for type in counts
+        if unmet_dependencies(job, framework, type, counts)
+        or not framework.can_create(job, type, counts)
+    }
+    ready = [replica for replica in after if replica.id.type not in waiting]
+    may_create = job.job_restart_policy is None or not _has_remains(job_replicas, after)
     actions: tuple[Action, ...] = (
         *_delete_actions(job_replicas, after),
-        *_create_actions(ready, now=now),
+        *_create_actions(ready if may_create else (), now=now),
         *events,
-        *_restart_events(job, framework, replicas),
+        *_restart_events(job, framework, replicas, restarts=status.restarts),
     )
-    return Decision(actions, status, _next_check(deadline, after, now=now))
+    return Decision(actions, status, _next_check(deadline, ready, now=now))
+
+
+def _evaluate_counts(job: Job, framework: Framework, counts: CountsByType) -> Verdict | None:
+    """Return the framework's verdict; a job also fails if others wait for a type that failed."""
+    verdict = framework.evaluate(job, counts)
+    if verdict is not None and verdict.condition in FINAL:
+        return verdict
+    stage = find_failed_stage(job, counts)
+    return verdict if stage is None else Verdict(ConditionType.FAILED, stage)
 
 
 # -- the outcome ----------------------------------------------------------------------------------
@@ -206,14 +234,14 @@ def _final_condition(
     """Return the condition with which the job ends now, None if it goes on."""
     if verdict is not None and verdict.condition is ConditionType.SUCCEEDED:
         reason = messages.event_reason(job, "Succeeded")
-        message = messages.succeeded_message(job, framework, verdict.replica_type)
+        message = messages.fill_messages(job, framework, verdict.replica_type).succeeded
         return FinalCondition(ConditionType.SUCCEEDED, reason, message)
     replicas, counted = job_replicas.replicas, framework.batch_types
     if verdict is not None and verdict.condition is ConditionType.FAILED:
         return _failed_condition(job, framework, counts, type=verdict.replica_type)
     reason = messages.event_reason(job, "Failed")
-    due = sum(replica.state in DUE_STATES for replica in job_replicas.select_types(counted))
-    made = job_replicas.count_restarts(counted)
+    due = sum(map(_is_due, job_replicas.select_types(counted)))
+    made = job_replicas.count_restarts(counted) + job.status.restarts
     if exceeds_backoff_limit(job, framework, made=made, due=due):
         message = messages.backoff_limit_message(job)
         return FinalCondition(ConditionType.FAILED, reason, message)
@@ -229,10 +257,20 @@ def _failed_condition(
     job: Job, framework: Framework, counts: CountsByType, *, type: ReplicaType
 ) -> FinalCondition:
     count = counts.get(type, ReplicaCounts())
-    if message := messages.evicted_message(job, framework, type, count):
+    words = messages.fill_messages(
+        job,
+        framework,
+        type,
+        count=count.failed or count.restarting,
+        evicted=count.evicted,
+        expected=count.expected,
+    )
+    if count.evicted and words.evicted:
         reason = messages.event_reason(job, EVICTED)
-        return FinalCondition(ConditionType.FAILED, reason, message, event_type="Warning")
-    message = messages.failed_message(job, framework, type, count.failed or count.restarting)
+        return FinalCondition(ConditionType.FAILED, reason, words.evicted, event_type="Warning")
+    spec = job.replicas.get(type)
+    by_exit_code = spec is not None and spec.restart_policy is RestartPolicy.EXIT_CODE
+    message = words.failed_by_exit_code if by_exit_code else words.failed
     return FinalCondition(ConditionType.FAILED, messages.event_reason(job, "Failed"), message)
 
 
@@ -252,10 +290,10 @@ def _apply_verdict(
     if verdict.condition is ConditionType.RESTARTING:
         reason = messages.event_reason(job, "Restarting")
         restarting = counts.get(type, ReplicaCounts()).restarting
-        message = messages.restarting_message(job, framework, type, restarting)
+        message = messages.fill_messages(job, framework, type, count=restarting).restarting
     else:
         reason = messages.event_reason(job, "Running")
-        message = messages.running_message(job, framework, type)
+        message = messages.fill_messages(job, framework, type).running
     return set_condition(status, verdict.condition, reason=reason, message=message, now=now)
 
 
@@ -268,6 +306,16 @@ def _seconds_to_deadline(job: Job, start: datetime | None, *, now: datetime) -> 
 
 
 # -- actions --------------------------------------------------------------------------------------
+
+
+def _is_due(replica: ReplicaState) -> bool:
+    """Return whether a restart of the replica is counted now."""
+    return replica.state in DUE_STATES
+
+
+def _has_remains(job_replicas: JobReplicas, replicas: Sequence[ReplicaState]) -> bool:
+    """Return whether attempts exist that are not part of the job any more."""
+    return bool(job_replicas.scaled_down) or any(replica.surplus for replica in replicas)
 
 
 def _delete_actions(
@@ -294,16 +342,18 @@ def _create_actions(replicas: Sequence[ReplicaState], *, now: datetime) -> Itera
 
 
 def _restart_events(
-    job: Job, framework: Framework, replicas: Sequence[ReplicaState]
+    job: Job, framework: Framework, replicas: Sequence[ReplicaState], *, restarts: int
 ) -> Iterator[Event]:
-    """Yield one event for each type with restarts that are counted now."""
-    due = [
-        replica.id.type
-        for replica in replicas
-        if replica.state in DUE_STATES and replica.needs_restart
-    ]
+    """Yield one event for each type with restarts that are counted now.
+
+    ``restarts`` are those of the job so far, if all replicas are recreated together.
+    """
+    due = [replica.id.type for replica in replicas if _is_due(replica) and replica.needs_restart]
     for type in dict.fromkeys(due):
-        message = messages.restarting_message(job, framework, type, due.count(type))
+        words = messages.fill_messages(job, framework, type, count=due.count(type))
+        message = words.restarting
+        if job.job_restart_policy is not None:
+            message = f"{message} {messages.job_restart_message(job.job_restart_policy, restarts)}"
         yield Event("Warning", messages.event_reason(job, "Restarting"), message)
 
 

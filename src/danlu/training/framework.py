@@ -78,8 +78,8 @@ class Messages(msgspec.Struct, frozen=True):
     """The messages of a job's conditions and events, as Kubeflow's operator words most of them.
 
     They are templates with ``{kind}``, ``{name}``, ``{namespace}``, the ``{type}`` that decides and
-    the ``{count}`` of its replicas that failed. With ``evicted`` set, evictions are a reason of
-    their own; of ``{expected}`` replicas ``{count}`` were evicted.
+    the ``{count}`` of its replicas that failed, of ``{expected}``. If ``evicted`` is set, evictions
+    are a reason by themselves, with the number ``{evicted}``.
     """
 
     running: str = "{kind} {name} is running."
@@ -159,6 +159,9 @@ class Framework(ABC):
 
     replicas_field: ClassVar[str]
     """The key of the map of replica specs in ``spec``, such as ``pytorchReplicaSpecs``."""
+
+    messages: ClassVar[Mapping[ReplicaType, Messages]] = {}
+    """The messages about a job by the type that decides its outcome, if they differ."""
 
     spec_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Further fields that ``spec`` may have, with their OpenAPI schemas, ``{}`` for any value.
@@ -265,10 +268,6 @@ class Framework(ABC):
         """The value of the label ``operator-name``."""
         return f"{self.kind.lower()}-controller"
 
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return the messages of a job whose outcome ``type`` decides."""
-        return Messages()
-
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name of a replica's pod, and of its Service."""
         return f"{job.name}-{replica}"
@@ -293,13 +292,25 @@ class Framework(ABC):
     def validate(self, job: Job) -> Iterable[FieldError]:
         """Return what is wrong with a job beyond the rules that all kinds share.
 
-        By default the numbers of the singleton types and of the driver type are checked.
+        By default the numbers of the singleton types and of the driver type are checked, and the
+        bounds of an elastic policy.
         """
-        for type in self.singleton_types:
-            yield from exactly_one(job, type, field=self.replicas_field)
-        driver = self.driver_type(job)
-        if driver not in self.singleton_types:
-            yield from at_least_one(job, driver, field=self.replicas_field)
+        for type in dict.fromkeys((*self.singleton_types, self.driver_type(job))):
+            yield from self.check_number(job, type)
+        if policy := job.elastic_policy:
+            low, high = policy.min_replicas, policy.max_replicas
+            if low is not None and high is not None and low > high:
+                path = "spec.elasticPolicy.minReplicas"
+                yield FieldError(path, f"{low} is more than maxReplicas, {high}")
+
+    def check_number(self, job: Job, type: ReplicaType) -> Iterator[FieldError]:
+        """Yield an error if the job has ``type`` without replicas, or several of a singleton."""
+        number, path = job.replica_count(type), f"spec.{self.replicas_field}[{type}].replicas"
+        if type in job.replicas and type in self.singleton_types and number != 1:
+            hint = f"a job has one {type}; further replicas are {self.default_type}s"
+            yield FieldError(path, "must be 1", hint)
+        elif type in job.replicas and number < 1:
+            yield FieldError(path, "must be at least 1")
 
     def files(
         self, job: Job, topology: Topology, running: Sequence[ReplicaId]
@@ -395,14 +406,6 @@ def endpoint(topology: Topology, replica: ReplicaId, *, qualified: bool = False)
     return f"{topology.host(replica, qualified=qualified)}:{topology.port(replica)}"
 
 
-def exactly_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[FieldError]:
-    """Yield an error if the job has ``type`` with a number of replicas other than 1."""
-    if type in job.replicas and job.replica_count(type) != 1:
-        hint = f"a job has one {type}; further replicas are Workers"
-        yield FieldError(f"spec.{field}[{type}].replicas", "must be 1", hint)
-
-
-def at_least_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[FieldError]:
-    """Yield an error if the job has ``type`` without replicas: it would never end."""
-    if type in job.replicas and job.replica_count(type) < 1:
-        yield FieldError(f"spec.{field}[{type}].replicas", "must be at least 1")
+def policy_rule(group: str, resources: Iterable[str], verbs: Iterable[str]) -> dict[str, Any]:
+    """Return a ``PolicyRule`` of Kubernetes' RBAC."""
+    return {"apiGroups": [group], "resources": sorted(resources), "verbs": sorted(verbs)}

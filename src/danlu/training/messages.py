@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from danlu.training.framework import Framework, ReplicaCounts
-from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy
+import msgspec
+
+from danlu.training.framework import Framework, Messages
+from danlu.training.types import Job, JobRestartPolicy, ReplicaId, ReplicaType
 
 MAX_LISTED_REPLICAS = 5
 
@@ -25,39 +27,26 @@ def created_message(job: Job) -> str:
     return f"{job.kind} {job.name} is created."
 
 
-def running_message(job: Job, framework: Framework, type: ReplicaType) -> str:
-    """Report that a replica of the deciding type is running."""
-    return _fill_template(framework.messages(type).running, job, type)
+def fill_messages(job: Job, framework: Framework, type: ReplicaType, **numbers: int) -> Messages:
+    """Return the framework's messages about a job that ``type`` decides; ``numbers`` are 0 else."""
+    names = {"kind": job.kind, "name": job.name, "namespace": job.namespace, "type": type}
+    numbers = {"count": 0, "evicted": 0, "expected": 0, **numbers}
+    templates = msgspec.structs.astuple(framework.messages.get(type, Messages()))
+    return Messages(*(template.format(**names, **numbers) for template in templates))
 
 
-def succeeded_message(job: Job, framework: Framework, type: ReplicaType) -> str:
-    """Report that the job succeeded."""
-    return _fill_template(framework.messages(type).succeeded, job, type)
-
-
-def restarting_message(job: Job, framework: Framework, type: ReplicaType, count: int) -> str:
-    """Report how many replicas of a type are restarted."""
-    return _fill_template(framework.messages(type).restarting, job, type, count)
-
-
-def failed_message(job: Job, framework: Framework, type: ReplicaType, count: int) -> str:
-    """Report that the job failed, and how many replicas of a type failed permanently."""
-    words, spec = framework.messages(type), job.replicas.get(type)
-    by_code = spec is not None and spec.restart_policy is RestartPolicy.EXIT_CODE
-    return _fill_template(words.failed_by_exit_code if by_code else words.failed, job, type, count)
-
-
-def evicted_message(
-    job: Job, framework: Framework, type: ReplicaType, counts: ReplicaCounts
-) -> str:
-    """Report that the job failed because replicas were evicted; empty if that does not matter."""
-    template = framework.messages(type).evicted if counts.evicted else ""
-    return _fill_template(template, job, type, counts.evicted, counts.expected)
+def job_restart_message(policy: JobRestartPolicy, restarts: int) -> str:
+    """Report that the whole job is restarted, for the ``restarts``-th time."""
+    limit = "" if policy.max_restarts is None else f" of {policy.max_restarts}"
+    return f"All replicas are recreated: restart {restarts}{limit} of the job."
 
 
 def backoff_limit_message(job: Job) -> str:
-    """Report that the back-off limit is exceeded."""
-    return f"Job {job.name} has failed because it has reached the specified backoff limit"
+    """Report that the back-off limit is exceeded, or the maximum of the job's restart policy."""
+    if (policy := job.job_restart_policy) is None:
+        return f"Job {job.name} has failed because it has reached the specified backoff limit"
+    limit = f"max number of restarts ({policy.max_restarts})"
+    return f"Job {job.name} has failed because it has reached its {limit}"
 
 
 def deadline_message(job: Job, unfinished: Sequence[ReplicaId]) -> str:
@@ -86,16 +75,3 @@ def name_some(replicas: Sequence[ReplicaId]) -> str:
     names = ", ".join(map(str, replicas[:MAX_LISTED_REPLICAS]))
     more = len(replicas) - MAX_LISTED_REPLICAS
     return f"{names} and {more} more" if more > 0 else names
-
-
-def _fill_template(
-    template: str, job: Job, type: ReplicaType, count: int = 0, expected: int = 0
-) -> str:
-    return template.format(
-        kind=job.kind,
-        name=job.name,
-        namespace=job.namespace,
-        type=type,
-        count=count,
-        expected=expected,
-    )

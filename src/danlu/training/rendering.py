@@ -69,6 +69,15 @@ def replica_labels(job: Job, framework: Framework, replica: ReplicaId) -> dict[s
     return {**type_labels(job, framework, replica.type), **index, **role}
 
 
+def parse_replica_id(labels: Mapping[str, str], framework: Framework) -> ReplicaId | None:
+    """Return the replica that labels name; unknown replica types keep their name."""
+    type, index = labels.get(REPLICA_TYPE, ""), labels.get(REPLICA_INDEX, "")
+    if not type or not index.isdecimal():
+        return None
+    known = (known for known in framework.replica_types if known.lower() == type)
+    return ReplicaId(next(known, ReplicaType(type)), int(index))
+
+
 def _add_labels(template: PodTemplate, labels: Mapping[str, str]) -> dict[str, Any]:
     known = (template.get("metadata") or {}).get("labels") or {}
     unnamed = {
@@ -118,6 +127,8 @@ def _env_entry(variable: EnvVar) -> dict[str, Any]:
 
 
 def _pod_restart_policy(job: Job, type: ReplicaType) -> str:
-    """Return the pod's restart policy; for ``ExitCode`` danlu itself creates a new pod."""
+    """Return the pod's restart policy: ``Never`` if only danlu knows when to recreate it."""
     policy = job.replicas[type].restart_policy
-    return str(RestartPolicy.NEVER if policy is RestartPolicy.EXIT_CODE else policy)
+    if job.job_restart_policy is not None or policy is RestartPolicy.EXIT_CODE:
+        policy = RestartPolicy.NEVER
+    return str(policy)

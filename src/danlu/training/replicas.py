@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 import msgspec
@@ -20,10 +20,13 @@ from danlu.training.rendering import type_labels
 from danlu.training.restarts import (
     COMPLETED,
     EVICTED,
+    JOB_RESTARTED,
+    backoff_delay,
     count_restart,
     current_attempt,
     exit_reason,
     release_attempt,
+    reset_record,
     update_record,
     will_restart,
 )
@@ -40,6 +43,9 @@ from danlu.training.types import (
     RestartBackoff,
 )
 
+NO_FAILURES = (COMPLETED, JOB_RESTARTED)
+"""Why a replica is restarted that did not fail (:attr:`ReplicaRecord.reason`)."""
+
 
 class RunState(Enum):
     """The state of one replica before anything is decided about it."""
@@ -52,6 +58,10 @@ class RunState(Enum):
     FAILED = "failed"  # permanently: its policy allows no restart
     RESTARTING = "restarting"  # its attempt ended, and its policy restarts it
     MISSING = "missing"  # its attempt disappeared before its end was observed
+
+
+DUE_STATES = (RunState.RESTARTING, RunState.MISSING)
+"""States of replicas whose restart is counted now."""
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
@@ -94,7 +104,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
         if self.state is RunState.RESTARTING:
             return self.attempt is not None and self.attempt.phase is ReplicaPhase.FAILED
         if self.state is RunState.ABSENT:
-            return self.record.retry_at is not None and self.record.reason != COMPLETED
+            return self.record.retry_at is not None and self.record.reason not in NO_FAILURES
         return self.state in (RunState.TERMINATING, RunState.MISSING)
 
 
@@ -272,7 +282,7 @@ def record_outcome(
     replica: ReplicaState, *, now: datetime, backoff: RestartBackoff
 ) -> ReplicaState:
     """Record how a replica of a running job ended, and count its restart."""
-    if replica.state in (RunState.RESTARTING, RunState.MISSING):
+    if replica.state in DUE_STATES:
         record = count_restart(
             replica.record,
             attempt=replica.attempt,
@@ -282,6 +292,35 @@ def record_outcome(
         )
         return msgspec.structs.replace(replica, record=record)
     return record_failure(replica) if replica.state is RunState.FAILED else record_success(replica)
+
+
+def record_job_restart(
+    job_replicas: JobReplicas, *, restarts: int, now: datetime, backoff: RestartBackoff
+) -> JobReplicas:
+    """Release all attempts, because some failed: this is restart number ``restarts`` of the job."""
+    retry_at = now + timedelta(seconds=backoff_delay(restarts, backoff))
+
+    def release(replica: ReplicaState) -> ReplicaState:
+        record = reset_record(replica.record, seen=replica.attempts)
+        if replica.state in DUE_STATES:
+            reason = exit_reason(replica.attempt)
+            record = msgspec.structs.replace(record, exit_code=replica.exit_code, reason=reason)
+        return ReplicaState(
+            replica.id,
+            replica.key,
+            RunState.ABSENT,
+            msgspec.structs.replace(record, retry_at=retry_at),
+            surplus=replica.attempts,
+        )
+
+    return msgspec.structs.replace(
+        job_replicas,
+        replicas=tuple(map(release, job_replicas.replicas)),
+        records={
+            key: msgspec.structs.replace(record, completed=False, failed=False)
+            for key, record in job_replicas.records.items()
+        },
+    )
 
 
 def record_success(replica: ReplicaState) -> ReplicaState:

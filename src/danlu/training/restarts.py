@@ -13,6 +13,11 @@ Whether a replica is restarted follows from its restart policy (Kubeflow's ``Rec
 not help to end the job (a parameter server, a worker next to a master). If it does, the replica is
 complete. (On a cluster the kubelet restarts that one as well, and such a job never ends.)
 
+With a ``Job.job_restart_policy`` no replica is restarted alone. If one fails or disappears, all are
+recreated, including those that succeeded, as JobSet does: a rendezvous that has lost a member does
+not end. That is one restart of the job, however many had failed. The policy of a replica then only
+says which of its exit codes are permanent failures (``ExitCode``), and a success is one until then.
+
 All restarts count towards the back-off limit: those a kubelet makes in place and each new attempt,
 whatever the policy. The job fails when it needs more than ``backoffLimit``. Kubeflow counts only
 restarts of running pods, and already fails at the limit itself.
@@ -49,6 +54,7 @@ BATCH_BACKOFF_LIMIT = 6
 COMPLETED = "Completed"
 EVICTED = "Evicted"
 LOST = "Lost"
+JOB_RESTARTED = "JobRestarted"
 
 PHASE_PREFERENCE = {
     ReplicaPhase.SUCCEEDED: 0,
@@ -66,13 +72,15 @@ def will_restart(attempt: ObservedReplica, job: Job, framework: Framework) -> bo
     """Return whether another attempt follows this one, which has ended."""
     type = attempt.id.type
     policy = job.replicas[type].restart_policy
+    together = job.job_restart_policy is not None
     if attempt.phase is ReplicaPhase.SUCCEEDED:
-        return policy is RestartPolicy.ALWAYS and not decides_success(job, framework, type)
+        ends = together or job.is_stage(type) or decides_success(job, framework, type)
+        return policy is RestartPolicy.ALWAYS and not ends
     if type in framework.batch_types:
         return True
     if policy is RestartPolicy.EXIT_CODE:
         return attempt.exit_code is None or attempt.exit_code >= FIRST_RETRYABLE_CODE
-    return policy in (RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE)
+    return together or policy in (RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE)
 
 
 def decides_success(job: Job, framework: Framework, type: ReplicaType) -> bool:
@@ -93,10 +101,16 @@ def backoff_delay(restarts: int, backoff: RestartBackoff) -> float:
 
 
 def exceeds_backoff_limit(job: Job, framework: Framework, *, made: int, due: int) -> bool:
-    """Return whether the restarts ``made`` and those now ``due`` exceed the job's limit."""
-    limit = job.run_policy.backoff_limit
-    if limit is None and framework.batch_types:
-        limit = BATCH_BACKOFF_LIMIT
+    """Return whether the restarts ``made`` and those now ``due`` exceed the job's limit.
+
+    ``due`` is the number of replicas; if they are restarted together, it counts as one.
+    """
+    if (policy := job.job_restart_policy) is not None:
+        limit, due = policy.max_restarts, min(due, 1)
+    else:
+        limit = job.run_policy.backoff_limit
+        if limit is None and framework.batch_types:
+            limit = BATCH_BACKOFF_LIMIT
     return limit is not None and made + due > limit
 
 
@@ -203,4 +217,15 @@ def count_restart(
         exit_code=attempt.exit_code if attempt is not None else None,
         reason=exit_reason(attempt),
         retry_at=now + timedelta(seconds=backoff_delay(restarts, backoff)),
+    )
+
+
+def reset_record(record: ReplicaRecord, *, seen: Sequence[ObservedReplica]) -> ReplicaRecord:
+    """Return the record of a replica that is recreated with the whole job, whatever its state."""
+    return msgspec.structs.replace(
+        release_attempt(record, seen=seen),
+        completed=False,
+        failed=False,
+        exit_code=None,
+        reason=JOB_RESTARTED,
     )

@@ -122,16 +122,38 @@ class ElasticPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     metrics: tuple[Mapping[str, Any], ...] = ()
 
 
+class JobRestartPolicy(msgspec.Struct, frozen=True):
+    """All replicas are recreated together if one fails, at most ``max_restarts`` times.
+
+    None is no limit. This is JobSet's ``failurePolicy``; of a manifest it is the annotation
+    :data:`~danlu.training.names.RESTART_POLICY_ANNOTATION` with ``runPolicy.backoffLimit``.
+    """
+
+    max_restarts: int | None = None
+
+
+class Dependency(msgspec.Struct, frozen=True):
+    """What replicas wait for: ``Ready`` if all of ``type`` run, ``Complete`` if all succeeded.
+
+    These are JobSet's words (``dependsOn``). One that has succeeded counts as running, too.
+    """
+
+    type: ReplicaType
+    status: Literal["Ready", "Complete"]
+
+
 class ReplicaSpec(msgspec.Struct, frozen=True):
     """The spec of all replicas of one type.
 
     ``template`` is the manifest's PodTemplateSpec with the framework's port added. It is never
-    changed in place.
+    changed in place. The replicas are created once all of ``depends_on`` are met; a manifest of
+    ``kubeflow.org/v1`` has no field for that.
     """
 
     replicas: int
     template: Mapping[str, Any]
     restart_policy: RestartPolicy
+    depends_on: tuple[Dependency, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -140,7 +162,8 @@ class Job(msgspec.Struct, frozen=True):
     ``kind`` is Kubeflow's (``PyTorchJob``), in the version ``api_version``. ``replicas`` is in the
     order in which the framework evaluates types. ``options`` are the fields of ``spec`` that only
     this kind has, as in the manifest (``nprocPerNode``, ``slotsPerWorker``,
-    ``enableDynamicWorker``, ``jobMode`` …). ``uid`` distinguishes jobs of the same name.
+    ``enableDynamicWorker``, ``jobMode`` …). ``uid`` distinguishes jobs of the same name. Without
+    ``job_restart_policy`` a replica that failed is recreated alone.
     """
 
     kind: str
@@ -153,6 +176,7 @@ class Job(msgspec.Struct, frozen=True):
     run_policy: RunPolicy = RunPolicy()
     success_policy: str = ""
     elastic_policy: ElasticPolicy | None = None
+    job_restart_policy: JobRestartPolicy | None = None
     options: Mapping[str, Any] = {}
     status: JobStatus = msgspec.field(default_factory=lambda: JobStatus())
     deleting: bool = False
@@ -167,6 +191,11 @@ class Job(msgspec.Struct, frozen=True):
         """Return the number of replicas of a type, 0 if the job has no such type."""
         spec = self.replicas.get(type)
         return spec.replicas if spec else 0
+
+    def is_stage(self, type: ReplicaType) -> bool:
+        """Return whether replicas of another type wait for the success of this one."""
+        wanted = Dependency(type, "Complete")
+        return any(wanted in spec.depends_on for spec in self.replicas.values())
 
     def replica_ids(self, type: ReplicaType) -> tuple[ReplicaId, ...]:
         """Return the replicas of a type, by index."""
@@ -200,7 +229,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     """The history of a replica, which outlives its pods. Not a field of Kubeflow's.
 
     Attributes:
-        restarts: All restarts so far, by any controller, over all attempts.
+        restarts: All restarts so far, by any controller, over all attempts; not those of the job.
         attempts: How many attempts were released; the number of the current or next attempt.
         current: The uid of the attempt that represents the replica.
         in_place: How many restarts under that uid are already counted.
@@ -251,8 +280,8 @@ class FinishPhase(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The status of a job: Kubeflow's fields, then our own.
 
-    ``records`` is by replica (``worker-0``). Together with what is observed, the status is all that
-    decisions depend on.
+    ``records`` is by replica (``worker-0``), ``restarts`` is how often the whole job was restarted.
+    Together with what is observed, the status is all that decisions depend on.
     """
 
     conditions: tuple[JobCondition, ...] = ()
@@ -263,6 +292,7 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     records: Mapping[str, ReplicaRecord] = {}
     first_failure: FirstFailure | None = None
     finishing: FinishPhase | None = None
+    restarts: int = 0
 
     def has_condition(self, type: ConditionType) -> bool:
         """Return whether a condition of this type is true."""

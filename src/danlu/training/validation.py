@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from danlu.training.dependencies import check_dependencies
 from danlu.training.document import invalid_job_error
 from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import build_policy_check, build_replica_check, check_text
@@ -38,12 +39,13 @@ def check_job(job: Job, framework: Framework) -> Job:
         errors |= {*check_replica(paths[type], fields)}
     if not errors:  # the framework's rules need values of the right types
         errors |= {*framework.validate(job)}
+        errors |= {*check_dependencies(job, field=framework.replicas_field)}
     last = [_last_replica(type, spec.replicas) for type, spec in job.replicas.items()]
     errors |= {*_check_name({"name": job.name}, last)}
     for type, spec in job.replicas.items():
         errors |= {*check_template(spec.template, f"{paths[type]}.template", framework)}
     if errors:
-        raise invalid_job_error({}, sorted(errors), framework)
+        raise invalid_job_error({}, sorted(errors), framework.kind)
     return job
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from danlu.util.urls import MASK
 
@@ -61,92 +61,99 @@ def _mask_value(match: re.Match[str]) -> str:
     return f"{match[1]}{quote}{MASK}{quote}"
 
 
-def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
-    """Yield kinds, patterns and replacements; repetitions have limits, so that time is linear."""
-    kept = rf"\g<1>{MASK}"
-    flags = re.IGNORECASE
-    end = r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-    begin = r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-    yield "private key", re.compile(rf"{begin}(?:.*?{end}|.*\Z)", re.DOTALL), MASK
-    # The beginning of such a key in base64, as in kubeconfigs.
-    encoded = r"LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)[A-Za-z0-9+/=]{1,65536}"
-    yield "private key", re.compile(encoded), MASK
-    yield "private key", re.compile(r"\bAGE-SECRET-KEY-1[A-Z0-9]{20,255}"), MASK
-    header = (
-        rf"((?:proxy-)?authorization[\"']?\s{{0,9}}+[:=]\s{{0,9}}+[\"']?){_NOT_MASKED}"
-        r"[^\"'\r\n\x1f]+"
-    )
-    yield "Authorization header", re.compile(header, flags), kept
-    bearer = rf"(\bbearer[ \t]{{1,9}}+){_NOT_MASKED}(?=[^\s\"']{{0,4096}}\d)[\w.~+/=-]{{8,}}"
-    yield "Authorization header", re.compile(bearer, flags), kept
-    cookie = rf"((?:set-)?cookie[\"']?\s{{0,9}}+:\s{{0,9}}+[\"']?){_NOT_MASKED}[^\"'\r\n\x1f]+"
-    yield "cookie", re.compile(cookie, flags), kept
-    # A password may contain what should have been escaped; a port is not a password.
-    password = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/?#\s\"'<>:@*]{0,255}:(?!\d{1,5}/)"
-    password += r"[^\s\"'<>]{1,1024}@"
-    yield "URL credentials", re.compile(password), rf"\g<1>{MASK}@"
-    url = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?!\*\*\*@|git@)[^/?#\s\"'<>]{1,4096}@"
-    yield "URL credentials", re.compile(url), rf"\g<1>{MASK}@"
-    # conda's form: https://host/t/TOKEN/channel.
-    channel = rf"(\bhttps?://[^\s\"'<>/]{{1,255}}/t/){_NOT_MASKED}[A-Za-z0-9-]{{4,255}}(?=/)"
-    yield "channel token", re.compile(channel), kept
-    words = rf"{_SECRET_WORDS}|signature|\bsig|\bjwt|\bkey"
-    parameter = rf"([?&][\w.-]{{0,64}}(?:{words})=){_NOT_MASKED}[^&\s\"'<>]+"
-    yield "URL parameter", re.compile(parameter, flags), kept
-    names = "auth|identitytoken|registrytoken"
-    login = rf"(\"(?:{names})\"\s{{0,9}}+:\s{{0,9}}+)\"{_NOT_MASKED}[^\"\n]+\""
-    yield "registry login", re.compile(login, flags), rf'\g<1>"{MASK}"'
-    after = r"(?=[ \t]*(?:$|login|password))"
-    # As a word within a line, `login` is a command of docker.
-    account = r"(?:^[ \t]*|\bmachine[ \t]{1,9}+\S{1,255}[ \t]{1,9}+)(?:login|account)"
-    netrc = rf"((?:{account}|\bpassword)[ \t]{{1,9}}+){_NOT_MASKED}\S+{after}"
-    yield "netrc login", re.compile(netrc, re.MULTILINE), kept
-    # ``-u NAME:PASSWORD`` of curl, ``-U NAME%PASSWORD`` of smbclient. ``1000:1000`` and ``app:app``
-    # are the user and group of a container, ``+%Y`` is a format of date.
-    user = rf"(?<![\w-])(?:-[a-z]{{0,9}}u{_GAP}|-u|--(?:proxy-)?user{_GAP})"
-    name = (
-        r"(?!\d+:\d+(?!\w))(?P<name>[^\s\"':%=/,+-][^\s\"':%=/,]{0,255})[:%](?!//|(?P=name)(?!\w))"
-    )
-    for quote, password in (("", r"[^\s\"']+"), ("'", r"[^'\n\x1f]+"), ('"', r"[^\"\n\x1f]+")):
-        yield (
-            "user's password",
-            re.compile(rf"({user}{quote}{name}){_NOT_MASKED}{password}", flags),
-            kept,
-        )
-    for programs, letter in _PASSWORD_OPTIONS:
-        before = rf"(?:(?![\s\"']-{letter})[^\n;|&]){{0,400}}"
-        command = rf"(\b(?:{programs})\b{before}[\s\"']-{letter}{_MAY_HAVE_GAP}){_VALUE}"
-        yield "secret option", re.compile(command), _mask_value
-    piped = rf"(\becho[ \t]{{1,9}}+(?:-n[ \t]{{1,9}}+)?){_VALUE}(?=[ \t]*\|[^\n|]{{0,400}}-stdin)"
-    yield "secret option", re.compile(piped), _mask_value
-    openssl = rf"(-pass(?:in|out)?{_GAP}[\"']?pass:){_NOT_MASKED}[^\s\"']+"
-    yield "secret option", re.compile(openssl), kept
-    option = rf"--?[\w-]{{0,64}}(?:{_SECRET_WORDS})[\w-]{{0,64}}{_GAP}"
-    option = rf"({option})(?:{_STRING}|(?!-){_NOT_SECRET}\S+)"
-    yield "secret option", re.compile(option, flags), _mask_value
-    name = rf"\b[\w.-]{{0,64}}(?:(?:{_SECRET_WORDS})(?:[_-][\w-]{{0,64}})?|{_SECRET_ENDINGS})"
-    assigned = rf"{name}(?:[\"']\]?)?[ \t]{{0,9}}+(?:=>|[:=])[ \t]{{0,9}}+"
-    value = rf"({assigned})(?:{_STRING}|{_NOT_SECRET}[^\s\"',;)}}\]]+)"
-    yield "secret value", re.compile(value, flags), _mask_value
-    element = (
-        rf"(<[\w.:-]{{0,64}}(?:{_SECRET_WORDS})>\s{{0,9}}+){_NOT_MASKED}[^<>\s]+(?=\s{{0,9}}</)"
-    )
-    yield "secret value", re.compile(element, flags), kept
-    token = (
+_KEY_LINE = r"-----{} [A-Z0-9 ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----"
+_KEY_BEGIN, _KEY_END = _KEY_LINE.format("BEGIN"), _KEY_LINE.format("END")
+_SCHEME = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)"
+# As a word within a line, `login` is a command of docker.
+_ACCOUNT = r"(?:^[ \t]*|\bmachine[ \t]{1,9}+\S{1,255}[ \t]{1,9}+)(?:login|account)"
+# ``-u NAME:PASSWORD`` of curl, ``-U NAME%PASSWORD`` of smbclient. ``1000:1000`` and ``app:app`` are
+# the user and group of a container, ``+%Y`` is a format of date.
+_USER_OPTION = rf"(?<![\w-])(?:-[a-z]{{0,9}}u{_GAP}|-u|--(?:proxy-)?user{_GAP})"
+_USER_NAME = (
+    r"(?!\d+:\d+(?!\w))(?P<name>[^\s\"':%=/,+-][^\s\"':%=/,]{0,255})[:%](?!//|(?P=name)(?!\w))"
+)
+_VARIABLE = rf"\b[\w.-]{{0,64}}(?:(?:{_SECRET_WORDS})(?:[_-][\w-]{{0,64}})?|{_SECRET_ENDINGS})"
+_ASSIGNMENT = rf"{_VARIABLE}(?:[\"']\]?)?[ \t]{{0,9}}+(?:=>|[:=])[ \t]{{0,9}}+"
+
+#: Patterns by kind of secret. Group 1 is what stays. Repetitions have limits: time is linear.
+_PATTERNS: Mapping[str, tuple[str, ...]] = {
+    "private key": (
+        rf"(?s){_KEY_BEGIN}(?:.*?{_KEY_END}|.*\Z)",
+        # The beginning of such a key in base64, as in kubeconfigs.
+        r"LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)[A-Za-z0-9+/=]{1,65536}",
+        r"\bAGE-SECRET-KEY-1[A-Z0-9]{20,255}",
+    ),
+    "Authorization header": (
+        rf"(?i)((?:proxy-)?authorization[\"']?\s{{0,9}}+[:=]\s{{0,9}}+[\"']?){_NOT_MASKED}"
+        r"[^\"'\r\n\x1f]+",
+        rf"(?i)(\bbearer[ \t]{{1,9}}+){_NOT_MASKED}(?=[^\s\"']{{0,4096}}\d)[\w.~+/=-]{{8,}}",
+    ),
+    "cookie": (
+        rf"(?i)((?:set-)?cookie[\"']?\s{{0,9}}+:\s{{0,9}}+[\"']?){_NOT_MASKED}[^\"'\r\n\x1f]+",
+    ),
+    "URL credentials": (
+        # A password may contain what should have been escaped; a port is not a password.
+        rf"{_SCHEME}[^/?#\s\"'<>:@*]{{0,255}}:(?!\d{{1,5}}/)[^\s\"'<>]{{1,1024}}(?=@)",
+        rf"{_SCHEME}(?!\*\*\*@|git@)[^/?#\s\"'<>]{{1,4096}}(?=@)",
+    ),
+    "channel token": (  # conda's form: https://host/t/TOKEN/channel
+        rf"(\bhttps?://[^\s\"'<>/]{{1,255}}/t/){_NOT_MASKED}[A-Za-z0-9-]{{4,255}}(?=/)",
+    ),
+    "URL parameter": (
+        rf"(?i)([?&][\w.-]{{0,64}}(?:{_SECRET_WORDS}|signature|\bsig|\bjwt|\bkey)=)"
+        rf"{_NOT_MASKED}[^&\s\"'<>]+",
+    ),
+    "registry login": (
+        r"(?i)(\"(?:auth|identitytoken|registrytoken)\"\s{0,9}+:\s{0,9}+\")"
+        rf"{_NOT_MASKED}[^\"\n]+(?=\")",
+    ),
+    "netrc login": (
+        rf"(?m)((?:{_ACCOUNT}|\bpassword)[ \t]{{1,9}}+){_NOT_MASKED}\S+"
+        r"(?=[ \t]*(?:$|login|password))",
+    ),
+    "user's password": tuple(
+        rf"(?i)({_USER_OPTION}{quote}{_USER_NAME}){_NOT_MASKED}{password}"
+        for quote, password in (("", r"[^\s\"']+"), ("'", r"[^'\n\x1f]+"), ('"', r"[^\"\n\x1f]+"))
+    ),
+    "secret option": (
+        *(
+            rf"(\b(?:{programs})\b(?:(?![\s\"']-{letter})[^\n;|&]){{0,400}}[\s\"']-{letter}"
+            rf"{_MAY_HAVE_GAP}){_VALUE}"
+            for programs, letter in _PASSWORD_OPTIONS
+        ),
+        rf"(\becho[ \t]{{1,9}}+(?:-n[ \t]{{1,9}}+)?){_VALUE}(?=[ \t]*\|[^\n|]{{0,400}}-stdin)",
+        rf"(-pass(?:in|out)?{_GAP}[\"']?pass:){_NOT_MASKED}[^\s\"']+",
+        rf"(?i)(--?[\w-]{{0,64}}(?:{_SECRET_WORDS})[\w-]{{0,64}}{_GAP})"
+        rf"(?:{_STRING}|(?!-){_NOT_SECRET}\S+)",
+    ),
+    "secret value": (
+        rf"(?i)({_ASSIGNMENT})(?:{_STRING}|{_NOT_SECRET}[^\s\"',;)}}\]]+)",
+        rf"(?i)(<[\w.:-]{{0,64}}(?:{_SECRET_WORDS})>\s{{0,9}}+)(?![\"']?\*\*\*)[^<>\s]+"
+        r"(?=\s{0,9}</)",
+    ),
+    "token": (
         r"\b(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{16,255}"
         r"|hf_[A-Za-z0-9]{16,255}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,255}"
-        r"|xox[a-z]-[\w-]{10,255}|xapp-[\w-]{10,255}|sk-(?!ssh-|ecdsa-)[\w-]{20,255}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{20,500}"
+        r"|xox[a-z]-[\w-]{10,255}|xapp-[\w-]{10,255}|sk-(?!ssh-|ecdsa-)[\w-]{20,255}"
+        r"|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{20,500}"
         r"|dckr_pat_[\w-]{10,255}|gl(?:ptt|dt|rt|soat|ft|imt|agent)-[\w-]{16,255}"
         r"|[sr]k_(?:live|test)_[A-Za-z0-9]{16,255}|SG\.[\w-]{16,64}\.[\w-]{16,128}"
         r"|ya29\.[\w-]{20,2048}|(?:nvapi|tskey)-[\w-]{20,255}|gsk_[A-Za-z0-9]{20,255}"
         r"|r8_[A-Za-z0-9]{30,64}|hvs\.[\w-]{20,255}|dapi[0-9a-f]{32}|dop_v1_[0-9a-f]{64}"
-        r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|eyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]{0,4096})"
-    )
-    yield "token", re.compile(token), MASK
+        r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|eyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]{0,4096})",
+    ),
+}
+_REPLACEMENTS: Mapping[str, Replacement] = {
+    **dict.fromkeys(("private key", "token"), MASK),
+    **dict.fromkeys(("secret option", "secret value"), _mask_value),
+}
 
-
-#: Kinds of secrets, patterns for them, and what replaces a match. Group 1 is what stays.
-SECRET_PATTERNS = tuple(_compile_patterns())
+#: Kinds of secrets, patterns for them, and what replaces a match.
+SECRET_PATTERNS = tuple(
+    (kind, re.compile(pattern), _REPLACEMENTS.get(kind, rf"\g<1>{MASK}"))
+    for kind, patterns in _PATTERNS.items()
+    for pattern in patterns
+)
 
 
 class SecretRedactor:

@@ -92,6 +92,13 @@ async def test_hook_is_not_run_for_a_program_that_has_ended(jobs: LocalJobs, wor
             {"livenessProbe": {**handler("exec sleep 600"), "failureThreshold": 1}},
             "liveness probe failed: sh did not end in 1 s",
         ),
+        (
+            {
+                "startupProbe": {**handler("exit 5"), "failureThreshold": 1},
+                "livenessProbe": handler("exit 4"),
+            },
+            "startup probe failed: exit code 5",
+        ),
     ],
 )
 async def test_failed_hook_or_probe_stops_the_program_and_is_reported(
@@ -113,6 +120,19 @@ async def test_program_whose_probe_failed_is_restarted_by_its_policy(
     await jobs.submit(submission(work, restarting))
     view = await wait_for_view(jobs, lambda view: view.finished)
     assert (view.state, view.replicas[0].restarts) == ("Succeeded", 1)
+
+
+async def test_liveness_is_probed_after_the_startup(jobs: LocalJobs, work: Path) -> None:
+    fields: dict[str, Any] = {
+        "startupProbe": {**handler("echo startup >> log; [ -e up ]"), "periodSeconds": 1},
+        "livenessProbe": {**handler("[ -e up ] && echo alive >> log"), "failureThreshold": 1},
+    }
+    wait = "do sleep 0.01; done"
+    script = f"until [ -s log ]; {wait}; touch up; until grep alive log; {wait}"
+    await jobs.submit(submission(work, spec(script, **fields)))
+    view = await wait_for_view(jobs, lambda view: view.finished)
+    assert (view.state, view.warnings) == ("Succeeded", ())
+    assert (work / "log").read_text().split()[-2:] == ["startup", "alive"]
 
 
 async def test_successful_hook_and_probe_change_nothing(jobs: LocalJobs, work: Path) -> None:
@@ -160,6 +180,11 @@ def test_every_field_that_is_not_read_is_named() -> None:
         "containers.securityContext.readOnlyRootFilesystem",
         "hostNetwork",
         "nodeSelector",
+    ]
+    slow = shell("true", startupProbe={"tcpSocket": {"port": 1}}, livenessProbe=handler("true"))
+    assert sorted(list_unread_fields(slow, contained=False)) == [
+        "containers.livenessProbe",
+        "containers.startupProbe.tcpSocket",
     ]
     assert "containers.securityContext" in list_unread_fields(template, contained=False)
     assert not list(list_unread_fields(shell("true", env=[{"name": "A"}]), contained=False))

@@ -1,9 +1,9 @@
-"""Lifecycle hooks and liveness probes of a container, with the rules of the kubelet.
+"""Lifecycle hooks, startup and liveness probes of a container, with the rules of the kubelet.
 
 A preStop hook runs before the stop signal; its time counts towards the grace period, of which the
-program gets at least two seconds. A postStart hook that fails, or a liveness probe that fails
-several times, stops the container; its exit then counts as any other. Handlers are programs in the
-container (``exec``) or a ``sleep``.
+program gets at least two seconds. A postStart hook that fails, or a probe that fails several times,
+stops the container; its exit then counts as any other. Handlers are programs in the container
+(``exec``) or a ``sleep``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIN_GRACE_SECONDS = 2.0
 
 
 class ManagedContainer:
-    """A started container with its hooks and its probe.
+    """A started container with its hooks and its probes.
 
     ``failure`` is why one of them stopped it, or empty.
     """
@@ -51,15 +51,16 @@ class ManagedContainer:
             group.cancel_scope.cancel()
 
     async def _run_checks(self, grace: float) -> None:
+        limit = None
         problem = await self._run_handler(self._spec.post_start, None)
         if problem:
             self.failure = f"postStart hook failed: {problem}"
-        elif self._spec.liveness is not None:
-            self.failure = await self._run_probe(self._spec.liveness)
-            given = self._spec.liveness.get("terminationGracePeriodSeconds")
-            grace = grace if given is None else given
+        for kind, probe in self._spec.probes.items():
+            if not self.failure:
+                self.failure = await self._run_probe(kind, probe)
+                limit = probe.get("terminationGracePeriodSeconds")
         if self.failure:
-            await self.stop(grace=grace)
+            await self.stop(grace=grace if limit is None else limit)
 
     async def wait(self) -> ContainerExit:
         """Return how the container ended, with the failure that stopped it as the message."""
@@ -86,15 +87,20 @@ class ManagedContainer:
             grace = max(grace - (time.monotonic() - begun), _MIN_GRACE_SECONDS)
         await self.running.stop(grace=grace)
 
-    async def _run_probe(self, probe: Mapping[str, Any]) -> str:
-        """Return why the container must be stopped; never, if its probe succeeds."""
+    async def _run_probe(self, kind: str, probe: Mapping[str, Any]) -> str:
+        """Return why the container must be stopped; empty when a ``startup`` probe has succeeded.
+
+        A ``liveness`` probe that succeeds never ends.
+        """
         failures = 0
         await anyio.sleep(probe.get("initialDelaySeconds") or 0)
         while True:
             problem = await self._run_handler(probe, probe.get("timeoutSeconds") or 1)
+            if kind == "startup" and not problem:
+                return ""
             failures = failures + 1 if problem else 0
             if failures >= (probe.get("failureThreshold") or 3):
-                return f"liveness probe failed: {problem}"
+                return f"{kind} probe failed: {problem}"
             await anyio.sleep(probe.get("periodSeconds") or 10)
 
     async def _run_handler(self, handler: Mapping[str, Any] | None, limit: float | None) -> str:

@@ -23,13 +23,12 @@ from danlu.engine.types import RunningContainer
 from danlu.errors import UsageError
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.types import Submission
-from danlu.sandbox.types import Mount, ResourceLimits
+from danlu.sandbox.types import PROJECT_DIRECTORY, Mount, ResourceLimits
 from danlu.training.pod_template import expand_references, list_containers
 from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
 
 GPU_RESOURCE = "nvidia.com/gpu"
-PROJECT_MOUNT = "/workspace"
 
 _PYTHONS = ("python", "python3")
 
@@ -61,7 +60,8 @@ class ReplicaContainer(msgspec.Struct, frozen=True):
             supervisor's environment) sets them.
         user: Name or number and, after a colon, group; empty for the image's. Processes have the
             supervisor's. ``non_root`` forbids root.
-        post_start, pre_stop, liveness: Handlers (``exec`` or ``sleep``) as in the manifest.
+        post_start, pre_stop: Handlers (``exec`` or ``sleep``) as in the manifest.
+        probes: The ``startup`` and the ``liveness`` probe, in this order.
     """
 
     replica: ReplicaId
@@ -84,7 +84,7 @@ class ReplicaContainer(msgspec.Struct, frozen=True):
     non_root: bool = False
     post_start: Mapping[str, Any] | None = None
     pre_stop: Mapping[str, Any] | None = None
-    liveness: Mapping[str, Any] | None = None
+    probes: Mapping[str, Mapping[str, Any]] = {}
 
 
 class ReplicaEngine(Protocol):
@@ -247,8 +247,8 @@ class _ContainerBuilder:
             env = {**env, "PATH": f"{os.path.dirname(python)}:{path}"}
             if args and args[0] in _PYTHONS:
                 args = (python, *args[1:])
-        if directory == PROJECT_MOUNT or directory.startswith(f"{PROJECT_MOUNT}/"):
-            directory = project + directory.removeprefix(PROJECT_MOUNT)
+        if directory == PROJECT_DIRECTORY or directory.startswith(f"{PROJECT_DIRECTORY}/"):
+            directory = project + directory.removeprefix(PROJECT_DIRECTORY)
         return args, env, os.path.join(project, directory) if directory else project
 
     def _resource_limits(self, container: Mapping[str, Any]) -> ResourceLimits:
@@ -270,7 +270,7 @@ class _ContainerBuilder:
             if mount["name"] in self._context.volumes
         ]
         if contained:
-            project = Mount(PROJECT_MOUNT, self._submission.directory)
+            project = Mount(PROJECT_DIRECTORY, self._submission.directory)
             mounts += [project, *self._context.mounts]
         return tuple(mounts)
 
@@ -278,13 +278,17 @@ class _ContainerBuilder:
 def _find_handlers(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the handlers of a container that can be run here."""
     hooks = container.get("lifecycle") or {}
-    liveness = container.get("livenessProbe") or {}
-    # Before a startup probe has succeeded, the liveness probe would stop a slow program.
-    probes = bool(liveness.get("exec")) and not container.get("startupProbe")
+    probes = {}
+    for kind in ("startup", "liveness"):
+        probe = container.get(f"{kind}Probe")
+        if probe and not probe.get("exec"):
+            break  # before a startup probe has succeeded, the liveness probe would stop a program
+        if probe:
+            probes[kind] = probe
     return {
         "post_start": hooks.get("postStart"),
         "pre_stop": hooks.get("preStop"),
-        "liveness": liveness if probes else None,
+        "probes": probes,
     }
 
 

@@ -17,6 +17,10 @@ def _leaf_fields(names: str) -> _Fields:
 
 
 _HANDLER = _leaf_fields("exec sleep")
+_PROBE = _leaf_fields(
+    "exec initialDelaySeconds periodSeconds timeoutSeconds failureThreshold successThreshold"
+    " terminationGracePeriodSeconds"
+)
 _RESOURCES = _leaf_fields("cpu memory nvidia.com/gpu")
 _SECURITY = _leaf_fields("runAsUser runAsGroup runAsNonRoot")
 _CONTAINER: _Fields = {
@@ -26,10 +30,8 @@ _CONTAINER: _Fields = {
     "resources": {"limits": _RESOURCES, "requests": None},
     "volumeMounts": _leaf_fields("name mountPath subPath subPathExpr readOnly"),
     "lifecycle": {"preStop": _HANDLER, "postStart": _HANDLER},
-    "livenessProbe": _leaf_fields(
-        "exec initialDelaySeconds periodSeconds timeoutSeconds failureThreshold successThreshold"
-        " terminationGracePeriodSeconds"
-    ),
+    "livenessProbe": _PROBE,
+    "startupProbe": _PROBE,
     "securityContext": _SECURITY,
 }
 _POD: _Fields = {
@@ -70,8 +72,10 @@ def list_unread_fields(template: Mapping[str, Any], *, contained: bool) -> Itera
         del fields["securityContext"]
     pod = template.get("spec") or {}
     yield from _find_unread(pod, fields, "")
-    if any(item.get("startupProbe") and item.get("livenessProbe") for item in pod["containers"]):
-        yield "containers.livenessProbe"
+    for container in pod["containers"]:
+        startup = container.get("startupProbe")
+        if startup and not startup.get("exec") and container.get("livenessProbe"):
+            yield "containers.livenessProbe"
 
 
 def _find_unread(value: Any, fields: _Fields | None, path: str) -> Iterator[str]:

@@ -11,9 +11,10 @@ from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
-from danlu.training.pod_template import find_main_container
+from danlu.training.pod_template import find_main_container, replace_container
 from danlu.training.rendering import render_pod
 from danlu.training.replicas import replica_ids
+from danlu.training.topology import declared_port
 from danlu.training.types import Job, ReplicaId, Topology
 
 
@@ -81,7 +82,7 @@ def build_topology(
     for number, id in enumerate(replicas):
         name = framework.pod_name(job, id)
         if id in contained:
-            address, port = replica_address(number), _declared_port(job, framework, id)
+            address, port = replica_address(number), declared_port(job, id, framework)
             locations[id] = ReplicaLocation(name, name, address, port, framework.files_directory)
         else:
             endpoint = endpoints[str(id)]
@@ -96,14 +97,6 @@ def runs_in_container(submission: Submission, framework: Framework, replica: Rep
     return find_main_container(template, framework.container).get("image") in submission.images
 
 
-def _declared_port(job: Job, framework: Framework, replica: ReplicaId) -> int:
-    container = find_main_container(job.replicas[replica.type].template, framework.container)
-    for port in container.get("ports") or ():
-        if port.get("name") == framework.port_name:
-            return int(port["containerPort"])
-    return framework.port
-
-
 def render_local_pod(
     job: Job, framework: Framework, replica: ReplicaId, topology: Topology
 ) -> Mapping[str, Any]:
@@ -114,8 +107,4 @@ def render_local_pod(
     command = list(framework.adapt_command(job, replica.type, given))
     if command == given:
         return pod
-    containers = [
-        {**main, "command": command, "args": []} if container is main else container
-        for container in pod["spec"]["containers"]
-    ]
-    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+    return replace_container(pod, {**main, "command": command, "args": []}, main)

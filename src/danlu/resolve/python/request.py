@@ -14,16 +14,18 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name, versions_equal
 from danlu.environment.requirements import list_python_packages
 from danlu.environment.types import Environment, PythonPackages
+from danlu.errors import ResolveError
 from danlu.resolve.python.requirements import DeclaredRequirements, UvRequirement
 from danlu.sandbox.types import Mount
+from danlu.sources.http import fetch
 from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
-from danlu.sources.pypi.requirements import FormatControl
+from danlu.sources.pypi.requirements import FormatControl, check_hashes, parse_reference
 from danlu.sources.pypi.restrictions import MachineRestrictions
 from danlu.sources.pypi.uv_compile import PackageFile, Pin
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from danlu.util.urls import strip_credentials
+from danlu.util.urls import mask_credentials, strip_credentials
 
 
 class SandboxRunner(Protocol):
@@ -135,3 +137,24 @@ def collect_indexes(
     """Return the package indexes that the environment and its requirements files name."""
     declared = list_python_packages(environment)
     return read_index_settings(environment.pip_index, declared, project, mirrors=config.mirrors)
+
+
+async def verify_required_urls(request: PythonRequest, pins: Iterable[Pin]) -> None:
+    """Verify the hashes in the URLs that packages require: uv does not.
+
+    The URLs that the user wrote have none any more (:class:`HashedFile`). Raises
+    :class:`ChecksumError`, and :class:`ResolveError` for a hash that cannot be verified.
+    """
+    for pin in pins:
+        reference = parse_reference(pin.line, request.project) if pin.url else None
+        if reference is None or not reference.hashes:
+            continue
+        if reference.path or reference.kind not in ("wheel", "archive"):
+            raise ResolveError(
+                f"{mask_credentials(pin.line)}, which another package requires, has a hash, and is"
+                " not a file on a server"
+            )
+        cache = request.paths.cache / "http"
+        fetched = await fetch(reference.location, None, cache=cache, offline=request.offline)
+        with fetched.path.open("rb") as file:
+            check_hashes(file, reference.hashes, f"{pin.name} @ {reference.location}", None)

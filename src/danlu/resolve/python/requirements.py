@@ -35,10 +35,10 @@ from danlu.sources.pypi.requirements import (
     RequirementLine,
     attach_span,
     check_constraint,
+    confine_reference,
     parse_reference,
     read_declared,
     read_requirements,
-    resolve_in_project,
     split_marker,
 )
 from danlu.sources.pypi.uv_compile import write_index_pins
@@ -169,7 +169,7 @@ class _RequirementCollector:
         from_uv: bool = False,
     ) -> None:
         with attach_span(where):
-            resolve_in_project(reference, self.project)
+            confine_reference(reference, self.project)
         if reference.kind == "wheel":
             line = self._wheel_requirement(reference, where)
             (self.constraints if constraint else self.lines).setdefault(line.text, line)

@@ -13,6 +13,7 @@ whatever the new packages need of them has been taken into account.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from danlu.environment.lock import FunctionLock, LockedPackage, LockedSetting
-from danlu.environment.package_names import normalize_name
+from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.environment.requirements import PYTHON_SOURCE, list_python_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, ResolveError, Span
@@ -39,6 +40,7 @@ from danlu.resolve.python.request import (
     can_keep,
     collect_indexes,
     to_locked_package,
+    verify_required_urls,
 )
 from danlu.resolve.python.requirements import (
     DeclaredRequirements,
@@ -474,7 +476,9 @@ async def _resolve_once(uv: Uv, task: ResolveTask) -> tuple[LockedPackage, ...]:
     sources = [*inputs, *request.restrictions.to_options("resolving")]
     if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
-        return _lock_files(files, wanted, {})
+        declared = {requirement_name(line.text) for line in wanted.lines if " @ " in line.text}
+        if all(not file.direct or normalize_name(file.name) in declared for file in files):
+            return _lock_files(files, wanted, {})
     pins = await compile_pins(
         uv,
         sources,
@@ -483,6 +487,7 @@ async def _resolve_once(uv: Uv, task: ResolveTask) -> tuple[LockedPackage, ...]:
         preferences=task.list_preferences(),
         renew=task.renew,
     )
+    await verify_required_urls(request, pins)
     reused = {
         pin.name: package
         for pin in pins
@@ -527,9 +532,7 @@ def _find_requirement_span(wanted: DeclaredRequirements, error: DanluError) -> S
     # The conclusion comes first, and its steps may name every requirement.
     for text in (error.message, *error.details):
         for line in lines:
-            name = line.text.split(" ")[0]
-            for mark in "[<>=!~;@":
-                name = name.partition(mark)[0]
+            name = re.split(r"[ \[<>=!~;@]", line.text)[0]
             if name and any(name in word for word in text.replace("`", " ").split()):
                 return line.span
     return None

@@ -25,7 +25,13 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name
 from danlu.errors import DanluError, OutsideError, ResolveError, UsageError
 from danlu.resolve.python.project_sources import find_other_source
-from danlu.resolve.python.request import PythonRequest, ResolveTask, can_keep, to_locked_package
+from danlu.resolve.python.request import (
+    PythonRequest,
+    ResolveTask,
+    can_keep,
+    to_locked_package,
+    verify_required_urls,
+)
 from danlu.resolve.python.requirements import DeclaredRequirements, SourceRequirement, UvRequirement
 from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.sources import git
@@ -37,7 +43,7 @@ from danlu.sources.pypi.scm_version import list_version_variables, write_descrip
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
 from danlu.sources.pypi.source_tree import copy_source, digest_source
 from danlu.sources.pypi.uv import Uv, find_uv
-from danlu.sources.pypi.uv_compile import PackageFile, read_pylock, write_index_pins
+from danlu.sources.pypi.uv_compile import PackageFile, read_pins, read_pylock, write_index_pins
 from danlu.sources.pypi.uv_errors import find_missing_extras, format_missing_extra, uv_error
 from danlu.sources.pypi.uv_project import find_uv_project, remove_sources
 from danlu.util.safe_paths import ProjectTree
@@ -259,10 +265,10 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     work.mkdir()
     _write_inputs(task, placed, work)
     restrictions = _write_restrictions(task, work)
-    variables, settings, named, places = sandbox_indexes(request.indexes, request.project)
-    pins = write_index_pins((line.text for line in wanted.lines), wanted.pins, named, work)
+    indexes = sandbox_indexes(request.indexes, request.project)
+    pins = write_index_pins((line.text for line in wanted.lines), wanted.pins, indexes.named, work)
     ignored = _ignore_sources(placed, wanted.pins) if pins else ["--no-sources"]
-    (work / "uv.toml").write_text(settings)
+    (work / "uv.toml").write_text(indexes.uv_toml)
     # The build user must be able to write there, and git refuses repositories of other owners.
     for tree in (work, *(staged.path for staged in placed)):
         chown_to_builder(tree)
@@ -277,14 +283,14 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
         "SOURCES": " ".join(ignored),
         "FORMATS": " ".join(wanted.formats.to_options()),
         **list_version_variables(os.environ),
-        **variables,
+        **indexes.variables,
     }
     mounts = [
         Mount(UV_INSIDE, find_uv(), readonly=True),
         Mount(_WORK, work),
         *(Mount(f"{_SOURCES}/{n}", staged.path) for n, staged in enumerate(placed)),
         *_mount_wheels(wanted, request.project, task.scratch),
-        *places,
+        *indexes.mounts,
     ]
     assert request.run_in_sandbox is not None
     code = await request.run_in_sandbox(("/bin/sh", "-c", _SCRIPT), mounts, environment)
@@ -296,6 +302,7 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
         raise _sandbox_error(messages, code, placed)
     for package, extra in find_missing_extras(read_sandbox_output(work, "messages.txt")):
         request.report(format_missing_extra(package, extra))
+    await verify_required_urls(request, read_pins(read_sandbox_output(work, "resolved.txt")))
     return _read_results(task, placed, work)
 
 

@@ -193,11 +193,12 @@ def _list_files(env: Mapping[str, str]) -> Iterator[Path]:
 def _parse_settings(text: str, source: str, span: Span | None) -> dict[str, Any]:
     """Return the fields of :class:`ChannelSettings` that the text of a ``.condarc`` sets."""
     # Most machines have no such file, and PyYAML takes longer to load than all else here.
-    from danlu.sources.environment_file import parse_yaml
+    from danlu.util.yaml_with_lines import read_yaml
 
-    values = parse_yaml(text, source, span)
-    if values is None:
-        return {}
+    try:
+        values, _ = next(read_yaml(text, source, text_only=True), ({}, None))
+    except UsageError as error:  # without the line, which may contain a token
+        raise UsageError(error.message, span=span or error.span) from error
     if not isinstance(values, dict):
         raise UsageError(
             f"{source}: a .condarc is a mapping, such as `channels: [conda-forge]`", span=span

@@ -192,6 +192,14 @@ def _list_uv_indexes(packages: PythonPackages, project: Path) -> Iterator[tuple[
             with attach_span(packages.span if packages.span.line else None):
                 _confine_index(address, project, packages.span)
             is_read = owner.directory == Path(os.path.abspath(project))
+            is_flat = index.format != "simple" and (index.explicit or not is_read)
+            if is_flat or (index.ignore_error_codes and not is_read):
+                raise ResolveError(
+                    f"{owner.place}: the index {mask_credentials(index.url)} has"
+                    f" `{'format' if is_flat else 'ignore-error-codes'}`, which is used only for"
+                    " all packages and in [tool.uv] of the project's own directory",
+                    hint="put the build file next to it",
+                )
             yield replace(index, url=address), declared and not is_read
 
 

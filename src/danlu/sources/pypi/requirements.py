@@ -326,18 +326,26 @@ def attach_span(where: Span | None) -> Iterator[None]:
         raise
 
 
-def list_included_files(path: Path, project: Path) -> tuple[Path, ...]:
-    """Return ``path`` and all files it includes, absolute, each once."""
-    others = [entry.included_file for entry in read_requirements(path, project)]
-    files = (Path(os.path.abspath(path)), *(other for other in others if other is not None))
-    return tuple(dict.fromkeys(files))
+def iter_references(
+    packages: PythonPackages, project: Path
+) -> Iterator[tuple[RequirementLine, Span | None, DirectReference]]:
+    """Yield the lines of :func:`read_declared` that refer to a location, with their references."""
+    for entry, where in read_declared(packages, project):
+        if entry.option in ("", "--editable"):
+            span = where if where.line else None
+            with attach_span(span):
+                reference = parse_reference(entry.value, entry.base)
+            if reference is not None:
+                yield entry, span, reference
 
 
-def list_pylock_directories(path: Path, project: Path, *, editable: bool = False) -> list[Path]:
+def _list_pylock_directories(path: Path, project: Path, *, editable: bool = False) -> list[Path]:
     """Return the directories that a ``pylock.toml`` installs packages from (PEP 751).
 
     With ``editable``, these are only the ones to be used in place.
     """
+    if path.suffix != ".toml":
+        return []
     try:
         with ProjectTree(project) as tree:
             packages = tomllib.loads(tree.read_text(path)).get("packages", [])
@@ -349,35 +357,14 @@ def list_pylock_directories(path: Path, project: Path, *, editable: bool = False
         return []  # resolving reports it
 
 
-def list_project_files(path: Path, project: Path) -> tuple[Path, ...]:
-    """Return all project files that a requirements file refers to: files, wheels, directories.
-
-    Raises :class:`UsageError` with the line for a path outside the project.
+def confine_reference(reference: DirectReference, project: Path) -> None:
+    """Raise :class:`UsageError` if a local path is outside ``project``, or leads there through a
+    symlink.
     """
-    files = list(list_included_files(path, project))
-    if path.suffix == ".toml":
-        files += list_pylock_directories(path, project)
-    for entry in read_requirements(path, project):
-        if entry.option in ("", "--editable"):
-            with attach_span(_line_span(entry, project)):
-                place = resolve_in_project(parse_reference(entry.value, entry.base), project)
-            if place and place not in files:
-                files.append(place)
-    return tuple(files)
-
-
-def resolve_in_project(reference: DirectReference | None, project: Path) -> Path | None:
-    """Return the local path of a reference, or None if it has none.
-
-    Raises :class:`UsageError` if it is outside ``project``, or leads there through a symlink.
-    """
-    if reference is None:
-        return None
     place = reference.path or _local_repository(reference, project)
     if place is not None:
         with ProjectTree(project) as tree:
             tree.real_path(place)
-    return reference.path
 
 
 def _local_repository(reference: DirectReference, project: Path) -> Path | None:
@@ -398,12 +385,21 @@ def declared_paths(declared: Iterable[PythonPackages], project: Path) -> tuple[P
     paths: set[Path] = set()
     for packages in declared:
         with attach_span(packages.span if packages.span.line else None):
-            for name in (*_list_required(packages, project), *packages.local_wheels):
-                place = resolve_in_project(parse_reference(name, project), project)
-                if place:
-                    paths.add(place)
+            for entry, _ in read_declared(packages, project):
+                if entry.included_file:
+                    paths.add(entry.included_file)
+            found = [(span, reference) for _, span, reference in iter_references(packages, project)]
+            for wheel in packages.local_wheels:
+                reference = parse_reference(wheel, project)
+                found += [(None, reference)] if reference else []
+            for span, reference in found:
+                with attach_span(span):
+                    confine_reference(reference, project)
+                if reference.path:
+                    paths.add(reference.path)
             if packages.requirements:
-                paths.update(list_project_files(project / packages.requirements, project))
+                file = Path(os.path.abspath(project / packages.requirements))
+                paths |= {file, *_list_pylock_directories(file, project)}
             if packages.pyproject:
                 paths.add(project / packages.pyproject)
             for known, _ in iter_uv_projects(packages, project):
@@ -443,10 +439,9 @@ def iter_uv_projects(packages: PythonPackages, project: Path) -> Iterator[tuple[
     for entry, _ in read_declared(packages, project):
         if entry.option == "--requirement" and entry.included_file and _is_pyproject(entry.value):
             declared.append(entry.included_file)
-        elif entry.option in ("", "--editable"):
-            reference = parse_reference(entry.value, entry.base)
-            if reference is not None and reference.kind == "directory" and reference.path:
-                pending.append(reference.path / reference.subdirectory / "pyproject.toml")
+    for _, _, reference in iter_references(packages, project):
+        if reference.kind == "directory" and reference.path:
+            pending.append(reference.path / reference.subdirectory / "pyproject.toml")
     installed, seen = len(declared) + len(pending), set()
     pending = [*declared, *pending]
     for number, path in enumerate(pending):
@@ -488,14 +483,11 @@ def list_editable_paths(declared: Iterable[PythonPackages], project: Path) -> fr
     """Return the directories, absolute, that ``declared`` packages are used from in place."""
     paths: set[Path] = set()
     for packages in declared:
-        for entry, _ in read_declared(packages, project):
-            if entry.option == "--editable":
-                reference = parse_reference(entry.value, entry.base)
-                if reference is not None and reference.kind == "directory" and reference.path:
-                    paths.add(reference.path)
-        if packages.requirements.endswith(".toml"):
-            file = project / packages.requirements
-            paths.update(list_pylock_directories(file, project, editable=True))
+        for entry, _, reference in iter_references(packages, project):
+            if entry.option and reference.kind == "directory" and reference.path:
+                paths.add(reference.path)
+        file = project / packages.requirements
+        paths.update(_list_pylock_directories(file, project, editable=True))
         for known, _ in iter_uv_projects(packages, project):
             paths.update(path for path, in_place in list_uv_lock_directories(known) if in_place)
             for source, path in known.list_local_projects(groups=True):
@@ -504,21 +496,11 @@ def list_editable_paths(declared: Iterable[PythonPackages], project: Path) -> fr
     return frozenset(paths)
 
 
-def _list_required(packages: PythonPackages, project: Path) -> list[str]:
-    """Return the requirements among the names of ``packages``, without options."""
-    lines = read_declared(replace(packages, requirements=""), project)
-    return [entry.value for entry, _ in lines if entry.option in ("", "--editable")]
-
-
 def urls_with_credentials(declared: Sequence[PythonPackages], project: Path) -> dict[str, str]:
     """Return the declared URLs with credentials, by the URL without them."""
-    places = []
+    urls = []
     for packages in declared:
-        for entry, _ in read_declared(packages, project):
-            if entry.option in ("", "--editable"):
-                places.append(parse_reference(entry.value, entry.base))
-    urls = [place.location for place in places if place is not None and place.path is None]
-    for packages in declared:
+        urls += [place.location for _, _, place in iter_references(packages, project)]
         for known, _ in iter_uv_projects(packages, project):
             sources = [source for items in known.sources.values() for source, _ in items]
             urls += [source.git.removeprefix("git+") or source.url for source in sources]

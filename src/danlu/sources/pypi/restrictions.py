@@ -74,7 +74,9 @@ class RestrictionFile(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
 
-class ExtraBuildRequirement(msgspec.Struct, frozen=True):
+class ExtraBuildRequirement(
+    msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True
+):
     """What uv's setting ``extra-build-dependencies`` adds to the build of a package.
 
     With ``match_runtime``, it has the version that is installed with the package.
@@ -131,7 +133,7 @@ class MachineRestrictions(msgspec.Struct, frozen=True):
     def explain(self, error: ResolveError) -> None:
         """Add the restrictions that may be the reason to uv's error about a resolution."""
         text = " ".join(error.details).replace("`", " ")
-        words = {normalize_name(_leading_name(word)) for word in text.split()}
+        words = {normalize_name(re.split(r"[\[<>=!~;@,]", word)[0]) for word in text.split()}
         named = [entry for entry in self.entries if not entry.package or entry.package in words]
         if named and "cannot resolve Python packages" in error.message:
             error.details = (*error.details, *dict.fromkeys(map(str, named)))
@@ -141,12 +143,6 @@ class MachineRestrictions(msgspec.Struct, frozen=True):
                     "this machine's configuration restricts the packages: change the requirement"
                     f" or the setting `{(*likely, *named)[0].setting}`"
                 )
-
-
-def _leading_name(word: str) -> str:
-    for mark in "[<>=!~;@,":
-        word = word.partition(mark)[0]
-    return word
 
 
 def read_restrictions(
@@ -178,7 +174,8 @@ def check_settings(project: Path, environ: Mapping[str, str] | None = None) -> N
     env = {**environ, "NO_COLOR": "1", "UV_NO_WRAP": "1"}
     done = run_program(command, input=b"", env=env, cwd=project)
     messages = done.stderr.decode(errors="replace")
-    if done.returncode or "warning: Failed to parse" in messages:
+    # Not for `required-version`: danlu comes with its uv.
+    if re.search("[Ff]ailed to (parse|read|open)", messages):
         # Without the text of the file, which may contain passwords.
         lines = [line.strip() for line in messages.splitlines() if not re.search(r" \|( |$)", line)]
         text = re.sub("^(error|warning): |,? expected one of .*", "", " ".join(lines))
@@ -196,10 +193,8 @@ class _ConfiguredValue(msgspec.Struct, frozen=True):
     name: str
     place: str = ""
 
-
-class _ExtraBuildTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    requirement: str
-    match_runtime: bool = False
+    def __str__(self) -> str:
+        return f"`{self.name}` in {self.origin}" + (f" {self.place}" if self.place else "")
 
 
 class _RestrictionCollector:
@@ -273,15 +268,12 @@ class _RestrictionCollector:
 
     def _add_extra_builds(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
         try:
-            tables = msgspec.convert(configured.value, dict[str, list[str | _ExtraBuildTable]])
+            tables = msgspec.convert(configured.value, dict[str, list[str | ExtraBuildRequirement]])
         except msgspec.ValidationError as error:
             raise ResolveError(f"{configured.place}: extra-build-dependencies: {error}") from error
         for name, listed in tables.items():
             found = [
-                ExtraBuildRequirement(item)
-                if isinstance(item, str)
-                else ExtraBuildRequirement(item.requirement, item.match_runtime)
-                for item in listed
+                ExtraBuildRequirement(item) if isinstance(item, str) else item for item in listed
             ]
             self.extra_builds[normalize_name(name)] = tuple(found)
             for item in found:
@@ -334,10 +326,8 @@ class _RestrictionCollector:
         try:
             yield from read_lines(path, self._project, self._environ, Path.read_bytes)
         except ResolveError as error:
-            place = f" {configured.place}" if configured.place else ""
-            error.hint = error.hint or (
-                f"`{configured.name}` in {configured.origin}{place} names it: correct the"
-                " setting, or create the file"
+            error.hint = (
+                error.hint or f"{configured} names it: correct the setting, or create the file"
             )
             raise
 
@@ -355,10 +345,8 @@ class _RestrictionCollector:
             try:
                 self.formats = self.formats.with_option(setting.formats, str(name))
             except ValueError as error:
-                place = f" {configured.place}" if configured.place else ""
                 raise ResolveError(
-                    f"invalid package name {str(name)!r}",
-                    hint=f"correct `{configured.name}` in {configured.origin}{place}",
+                    f"invalid package name {str(name)!r}", hint=f"correct {configured}"
                 ) from error
             if name != ":none:":
                 package = "" if name == ":all:" else normalize_name(str(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from danlu.sandbox.machine_settings import WHEN_BUILDING, iter_settings
 from danlu.sandbox.pip_indexes import map_into_sandbox, map_uv_paths, render_uv_toml
@@ -38,13 +39,17 @@ def chown_to_builder(tree: Path) -> None:
             os.chown(os.path.join(root, name), BUILDER_UID, BUILDER_UID, follow_symlinks=False)
 
 
-def sandbox_indexes(
-    indexes: IndexSettings, project: Path
-) -> tuple[dict[str, str], str, tuple[NamedIndex, ...], list[Mount]]:
-    """Return uv's variables and configuration file for the same indexes inside the sandbox.
+class SandboxIndexes(NamedTuple):
+    """Indexes inside the sandbox: uv's variables, its ``uv.toml``, and what both refer to."""
 
-    Also return the named indexes, and the mounts that the addresses of all of them need.
-    """
+    variables: dict[str, str]
+    uv_toml: str
+    named: tuple[NamedIndex, ...]
+    mounts: list[Mount]
+
+
+def sandbox_indexes(indexes: IndexSettings, project: Path) -> SandboxIndexes:
+    """Return the same indexes with addresses that work inside the sandbox."""
     outside = uv_environment(indexes, project)
     settings = select_uv_settings(outside, project, WHEN_BUILDING)
     variables: dict[str, str] = {}
@@ -66,4 +71,4 @@ def sandbox_indexes(
     text = render_uv_toml(map_uv_paths(selected, move))
     named = tuple(NamedIndex(index.name, move(index.url)) for index in indexes.named)
     mounts = [Mount(target, source, readonly=True) for target, source in sorted(places.items())]
-    return variables, text, named, mounts
+    return SandboxIndexes(variables, text, named, mounts)

@@ -146,7 +146,7 @@ async def _install_prefix(
     if attempt is None:
         attempt = await plan_install(uv, wheels, lines, workspace / "prefix").run()
     if attempt.error and attempt.offline:
-        _raise_if_invalid(attempt.error)
+        _raise_if_invalid(attempt)
         if uv.offline:
             raise OutsideError(
                 "some Python packages are not cached and cannot be fetched with --offline",
@@ -158,7 +158,7 @@ async def _install_prefix(
     if is_other_file and searches_all_indexes(uv.indexes, uv.project, uv.decisions):
         attempt = await _install_from_any_index(uv, wheels, lines, workspace, attempt)
     if attempt.error:
-        _raise_if_invalid(attempt.error)
+        _raise_if_invalid(attempt)
         raise await _missing_wheel_error(uv, wheels, attempt.error, workspace)
     if not attempt.offline:
         uv.note_fetched(wheel_digests(wheels))
@@ -229,12 +229,14 @@ def _unpack_prefix(
     ]
 
 
-def _raise_if_invalid(message: str) -> None:
+def _raise_if_invalid(attempt: InstallAttempt) -> None:
     """Raise :class:`InvalidWheel` if uv found a wheel but could not install its content."""
-    match = _INVALID_WHEEL.search(message)
-    if match is None or isinstance(uv_error(message, doing=""), StoreError):
+    match = _INVALID_WHEEL.search(attempt.error)
+    if match is None or isinstance(uv_error(attempt.error, doing=""), StoreError):
         return
-    reasons = summarize_reason(message)
+    # Files are named as in the wheel, not where uv unpacked it.
+    place = rf"{re.escape(str(attempt.prefix))}/(?:lib/python[\d.]+/site-packages/)?"
+    reasons = summarize_reason(re.sub(place, "", attempt.error))
     raise InvalidWheel(match["name"], reasons[-1] if reasons else "uv rejects it", details=reasons)
 
 

@@ -58,13 +58,15 @@ class UvSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "index"
 
 
-class UvIndex(msgspec.Struct, frozen=True):
+class UvIndex(msgspec.Struct, frozen=True, rename="kebab"):
     """An entry of ``[[tool.uv.index]]``. ``url`` may be a path relative to its file."""
 
     url: str
     name: str = ""
     explicit: bool = False
     default: bool = False
+    format: str = "simple"
+    ignore_error_codes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ number of processes and its own index to ``jax.distributed.initialize``.
 
 from __future__ import annotations
 
-from danlu.training.framework import QUALIFIED_MESSAGES, EnvVar, Framework, Messages, endpoint
+from danlu.training.framework import QUALIFIED_MESSAGES, EnvVar, Framework, endpoint
 from danlu.training.pod_template import env_unless_declared
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
 
@@ -26,14 +26,11 @@ class JaxFramework(Framework):
     driver_types = (WORKER,)
     required_types = (WORKER,)
     scaled_type = WORKER
+    messages = {WORKER: QUALIFIED_MESSAGES}
     container = "jax"
     port_name = "jaxjob-port"
     port = 6666
     thread_variables = ("NPROC",)  # of XLA: xla/pjrt/cpu/cpu_client.cc, DefaultThreadPoolSize
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages with the job's namespace."""
-        return QUALIFIED_MESSAGES
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return Kubeflow's variables, then JAX's own unless the manifest sets them."""

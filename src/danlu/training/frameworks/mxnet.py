@@ -28,6 +28,10 @@ TUNER_TRACKER = ReplicaType("TunerTracker")
 TUNER_SERVER = ReplicaType("TunerServer")
 TUNER = ReplicaType("Tuner")
 
+MESSAGES = Messages(
+    restarting="mxjob {name} is restarting because {count} {type} replica(s) failed.",
+    failed="mxjob {name} is failed because {count} {type} replica(s) failed.",
+)
 MODES = ("MXTrain", "MXTune")
 ROLE_LABEL = "training.kubeflow.org/job-role"
 
@@ -43,6 +47,7 @@ class MXNetFramework(Framework):
     replicas_field = "mxReplicaSpecs"
     spec_options = {"jobMode": {"type": "string", "enum": ["", *MODES]}}
     replica_types = (SCHEDULER, SERVER, WORKER, TUNER_TRACKER, TUNER_SERVER, TUNER)
+    messages = dict.fromkeys(replica_types, MESSAGES)
     driver_types = (SCHEDULER, TUNER, WORKER)
     singleton_types = (SCHEDULER,)
     idle_types = (SCHEDULER, SERVER, TUNER_TRACKER, TUNER_SERVER)
@@ -50,13 +55,6 @@ class MXNetFramework(Framework):
     container = "mxnet"
     port_name = "mxjob-port"
     port = 9091
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return the messages of Kubeflow's controller of MXJobs."""
-        return Messages(
-            restarting="mxjob {name} is restarting because {count} {type} replica(s) failed.",
-            failed="mxjob {name} is failed because {count} {type} replica(s) failed.",
-        )
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return MX_CONFIG and ps-lite's variables."""

@@ -9,15 +9,13 @@ second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from danlu.training.framework import (
     QUALIFIED_MESSAGES,
     EnvVar,
-    FieldError,
     FieldRef,
     Framework,
-    Messages,
     endpoint,
 )
 from danlu.training.pod_template import env_unless_declared
@@ -41,14 +39,11 @@ class PaddleFramework(Framework):
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
     scaled_type = WORKER
+    messages = {WORKER: QUALIFIED_MESSAGES}
     restart_policy = RestartPolicy.ON_FAILURE
     container = "paddle"
     port_name = "master"
     port = 36543
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages with the job's namespace if workers decide."""
-        return QUALIFIED_MESSAGES if type == WORKER else Messages()
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return Kubeflow's variables, then the launcher's own unless the manifest sets them."""
@@ -84,15 +79,6 @@ class PaddleFramework(Framework):
         if len(command) < 2 or not command[1].endswith(".py"):
             return command
         return (command[0], "-m", "paddle.distributed.launch", *command[1:])
-
-    def validate(self, job: Job) -> Iterator[FieldError]:
-        """Yield an error if the elastic policy's bounds contradict each other."""
-        yield from super().validate(job)
-        policy = job.elastic_policy
-        low, high = (policy.min_replicas, policy.max_replicas) if policy else (None, None)
-        if low is not None and high is not None and low > high:
-            message = f"{low} is more than maxReplicas, {high}"
-            yield FieldError("spec.elasticPolicy.minReplicas", message)
 
 
 FRAMEWORK = PaddleFramework()

@@ -17,11 +17,9 @@ from danlu.training.framework import (
     EnvVar,
     FieldError,
     Framework,
-    Messages,
     PodTemplate,
     ReplicaCounts,
     Verdict,
-    at_least_one,
     evaluate_counts,
 )
 from danlu.training.pod_template import (
@@ -82,16 +80,13 @@ class PyTorchFramework(Framework):
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
     scaled_type = WORKER
+    messages = {WORKER: QUALIFIED_MESSAGES}
     singleton_types = (MASTER,)
     restart_policy = RestartPolicy.ON_FAILURE
     container = "pytorch"
     port_name = "pytorchjob-port"
     port = 23456
     added_images = (INIT_IMAGE,)
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages with the job's namespace if workers decide."""
-        return QUALIFIED_MESSAGES if type == WORKER else Messages()
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return the rendezvous variables of torch.distributed and torchrun (``PET_…``)."""
@@ -143,7 +138,7 @@ class PyTorchFramework(Framework):
         """Yield errors of ``nprocPerNode`` and of the elastic policy."""
         yield from super().validate(job)
         if MASTER in job.replicas:
-            yield from at_least_one(job, WORKER, field=self.replicas_field)
+            yield from self.check_number(job, WORKER)
         processes = job.options.get("nprocPerNode")
         if processes is not None and not re.fullmatch(_PROCESSES, str(processes)):
             hint = "auto, cpu, gpu, or a number"
@@ -165,9 +160,6 @@ class PyTorchFramework(Framework):
                 "cannot be combined with spec.nprocPerNode",
                 "remove it: spec.nprocPerNode replaces it",
             )
-        low, high = policy.min_replicas, policy.max_replicas
-        if low is not None and high is not None and low > high:
-            yield FieldError(f"{path}.minReplicas", f"{low} is more than maxReplicas, {high}")
         if policy.rdzv_backend and policy.rdzv_backend not in RDZV_BACKENDS:
             message = f"cannot be {policy.rdzv_backend!r}"
             hint = f"one of {', '.join(RDZV_BACKENDS)}"

@@ -32,6 +32,13 @@ WORKER = ReplicaType("Worker")
 
 ALL_WORKERS = "AllWorkers"
 
+MESSAGES = Messages(
+    running="TFJob {namespace}/{name} is running.",
+    succeeded="TFJob {namespace}/{name} successfully completed.",
+    restarting="job {name} is restarting because {type} replica(s) failed.",
+    failed="TFJob {namespace}/{name} has failed because {count} {type} replica(s) failed.",
+)
+
 
 class TensorFlowFramework(Framework):
     """A chief (or master), workers, parameter servers and an evaluator, all of them optional."""
@@ -44,6 +51,7 @@ class TensorFlowFramework(Framework):
     replicas_field = "tfReplicaSpecs"
     spec_options = {"successPolicy": {}, "enableDynamicWorker": {"type": "boolean"}}
     replica_types = (CHIEF, EVALUATOR, MASTER, PS, WORKER)
+    messages = dict.fromkeys(replica_types, MESSAGES)
     driver_types = (CHIEF, MASTER, WORKER)
     singleton_types = (CHIEF, MASTER)
     idle_types = (PS,)
@@ -55,15 +63,6 @@ class TensorFlowFramework(Framework):
     # The pool for one operation (tensorflow/core/common_runtime/local_device.cc). The pool for
     # independent operations keeps its size, because operations of parameter servers block in it.
     thread_variables = ("TF_NUM_INTRAOP_THREADS",)
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return the messages of Kubeflow's controller of TFJobs."""
-        return Messages(
-            running="TFJob {namespace}/{name} is running.",
-            succeeded="TFJob {namespace}/{name} successfully completed.",
-            restarting="job {name} is restarting because {type} replica(s) failed.",
-            failed="TFJob {namespace}/{name} has failed because {count} {type} replica(s) failed.",
-        )
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return ``TF_CONFIG``, which a job with a single replica must not have."""

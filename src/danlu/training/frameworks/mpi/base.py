@@ -21,6 +21,7 @@ AGENT = "kubexec.sh"
 HOSTFILE = "hostfile"
 DISCOVER = "discover_hosts.sh"
 
+EVICTED = "{evicted}/{expected} workers are evicted"
 WAIT_COMMAND = ("sleep", "365d")
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from danlu.training.framework import (
     AddedImage,
     EnvVar,
     FieldError,
     Messages,
     PodTemplate,
+    policy_rule,
 )
 from danlu.training.frameworks.mpi.base import (
     AGENT,
     DISCOVER,
+    EVICTED,
     HOSTFILE,
     LAUNCHER,
     WAIT_COMMAND,
@@ -36,7 +40,7 @@ from danlu.training.pod_template import (
     replace_container,
     replace_spec,
 )
-from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
+from danlu.training.types import Job, ReplicaId, Topology
 
 FILE_MODES = {AGENT: 0o555, DISCOVER: 0o555, HOSTFILE: 0o444}
 
@@ -47,12 +51,13 @@ DELIVERY_IMAGE = AddedImage(
     "Image that provides kubectl to the launchers of MPIJobs.",
 )
 KUBECTL_DIRECTORY = "/opt/kube"
+RBAC_GROUP = "rbac.authorization.k8s.io"
 CONFIG_VOLUME = "mpi-job-config"
 KUBECTL_VOLUME = "mpi-job-kubectl"
 
 
-def _policy_rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
-    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+# Kubeflow's controller of MPIJobs does not look at exit codes.
+MESSAGES = Messages(failed_by_exit_code=Messages().failed)
 
 
 class MpiFramework(MpiBase):
@@ -64,19 +69,17 @@ class MpiFramework(MpiBase):
         "mainContainer": {"type": "string"},
         "cleanPodPolicy": {},
     }
+    messages = {LAUNCHER: MESSAGES, WORKER: structs.replace(MESSAGES, evicted=EVICTED)}
     container = "mpi"
     added_images = (DELIVERY_IMAGE,)
     operator_rules = (
-        _policy_rule("", "serviceaccounts", "create get"),
-        _policy_rule("rbac.authorization.k8s.io", "rolebindings roles", "create get patch"),
-        _policy_rule("", "pods/exec", "create"),
-        _policy_rule("", "configmaps", "create delete get patch"),
+        policy_rule("", ["serviceaccounts"], ["create", "get"]),
+        policy_rule(
+            "rbac.authorization.k8s.io", ["rolebindings", "roles"], ["create", "get", "patch"]
+        ),
+        policy_rule("", ["pods/exec"], ["create"]),
+        policy_rule("", ["configmaps"], ["create", "delete", "get", "patch"]),
     )
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages that report evicted workers as such, and no exit codes."""
-        evicted = "{count}/{expected} workers are evicted" if type == WORKER else ""
-        return Messages(failed_by_exit_code=Messages().failed, evicted=evicted)
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return where MPI finds its agent and its hosts; workers need no variables."""
@@ -163,7 +166,6 @@ class MpiFramework(MpiBase):
         template = job.replicas[LAUNCHER].template
         given = pod_spec(template).get("serviceAccountName")
         account = {"apiVersion": "v1", "kind": "ServiceAccount"}
-        group = "rbac.authorization.k8s.io"
         workers = [self.pod_name(job, worker) for worker in job.replica_ids(WORKER)]
         rules: list[dict[str, Any]] = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
@@ -171,13 +173,13 @@ class MpiFramework(MpiBase):
         if workers:
             execute = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
             rules.append({**execute, "resourceNames": workers})
-        role = {"apiVersion": f"{group}/v1", "kind": "Role", "rules": rules}
+        role = {"apiVersion": f"{RBAC_GROUP}/v1", "kind": "Role", "rules": rules}
         subject = {"kind": "ServiceAccount", "name": given or name, "namespace": job.namespace}
         binding = {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": "RoleBinding",
             "subjects": [subject],
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
         }
         metadata = {"name": name, "namespace": job.namespace, "labels": {"app": job.name}}
         objects: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]

@@ -13,20 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
+from msgspec import structs
 
 from danlu.training.framework import (
     QUALIFIED_MESSAGES,
     CountsByType,
     EnvVar,
     FieldError,
-    Messages,
     ReplicaCounts,
     Verdict,
-    at_least_one,
 )
 from danlu.training.frameworks.mpi.base import (
     AGENT,
+    EVICTED,
     HOSTFILE,
     LAUNCHER,
     WAIT_COMMAND,
@@ -66,11 +65,10 @@ class MpiV2beta1(MpiBase):
     restart_policies = (RestartPolicy.NEVER, RestartPolicy.ON_FAILURE)
     batch_types = (LAUNCHER,)
     container = ""
-
-    def messages(self, type: ReplicaType) -> Messages:
-        """Return messages that report evicted workers as such."""
-        evicted = "{count}/{expected} workers are evicted" if type == WORKER else ""
-        return msgspec.structs.replace(QUALIFIED_MESSAGES, evicted=evicted)
+    messages = {
+        LAUNCHER: QUALIFIED_MESSAGES,
+        WORKER: structs.replace(QUALIFIED_MESSAGES, evicted=EVICTED),
+    }
 
     def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
         """Return the launcher's outcome; of the workers, only evicted ones fail the job."""
@@ -101,7 +99,7 @@ class MpiV2beta1(MpiBase):
     def validate(self, job: Job) -> Iterator[FieldError]:
         """Yield errors of the numbers of replicas; workers without a number are none."""
         yield from super().validate(job)
-        yield from at_least_one(job, WORKER, field=self.replicas_field)
+        yield from self.check_number(job, WORKER)
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return where the job's MPI finds its agent and its hosts; workers need no variables."""

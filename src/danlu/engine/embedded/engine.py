@@ -22,7 +22,7 @@ class EmbeddedEngine(Engine):
         """See :class:`Engine`; this process enters new namespaces."""
         import ctypes
 
-        from danlu.engine.embedded_environment import EmbeddedStarter
+        from danlu.engine.embedded.container import EmbeddedStarter
 
         # Programs whose parent has ended become our children, where they are found and ended.
         # Nobody would wait for those of other engines, such as Podman's conmon.

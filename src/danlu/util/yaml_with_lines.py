@@ -1,7 +1,7 @@
 """Read and write YAML as Kubernetes does, remembering the line of every field.
 
-The dialect is that of ``kubectl``: YAML 1.1 without dates and base-60 numbers. Values that JSON
-cannot express, duplicate keys and alias bombs are errors.
+The dialect is that of ``kubectl``, YAML 1.1 without dates and base-60 numbers, or plain text only.
+Values that JSON cannot express, duplicate keys and alias bombs are errors.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class _KubernetesLoader(_Loader):
     """The safe loader without dates, base-60 numbers and the value ``=``."""
 
 
+class _TextLoader(_Loader):
+    """The loader of a text for every scalar, also for ``3.10``."""
+
+
 class _KubernetesDumper(_Dumper):
     """The safe dumper; it quotes strings that other parsers would misread."""
 
@@ -67,6 +71,7 @@ def _write_text(dumper: Any, text: str) -> Any:
     return dumper.represent_scalar(_TAG + "str", text, style=style)
 
 
+_TextLoader.yaml_implicit_resolvers = {"<": _Loader.yaml_implicit_resolvers["<"]}
 _KubernetesLoader.yaml_implicit_resolvers = _implicit_resolvers()
 _KubernetesLoader.add_implicit_resolver(_TAG + "int", _INT, list("-+0123456789"))
 _KubernetesLoader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
@@ -129,15 +134,16 @@ class SourceMap:
         return node, mark
 
 
-def read_yaml(text: str, file: str) -> Iterator[tuple[Any, SourceMap]]:
+def read_yaml(text: str, file: str, *, text_only: bool = False) -> Iterator[tuple[Any, SourceMap]]:
     """Yield every document that is not empty: its value, and the positions of its fields.
 
-    Raises :class:`YamlError` with the position of the error.
+    With ``text_only`` every scalar is a text. Raises :class:`YamlError` with the position of the
+    error.
     """
     source = _SourceText(file, text)
     try:
         _check_depth(source)
-        loader = _KubernetesLoader(text)
+        loader = (_TextLoader if text_only else _KubernetesLoader)(text)
         while loader.check_node():
             root = loader.get_node()
             assert root is not None  # because check_node() is true

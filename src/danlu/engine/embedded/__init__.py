@@ -1,0 +1,1 @@
+"""danlu's own engine: containers without a daemon, in namespaces of their supervisor."""

@@ -13,16 +13,14 @@ from danlu.operator.types import JobObject
 from danlu.training.document import API_VERSION, ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
-from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, parse_replica_id
 from danlu.training.types import (
     MANAGER,
     Job,
     JobStatus,
     ObservedReplica,
     ObservedReplicas,
-    ReplicaId,
     ReplicaPhase,
-    ReplicaType,
 )
 
 _PHASES = {
@@ -114,7 +112,7 @@ def observe_pods(pods: Iterable[Pod], framework: Framework) -> ObservedReplicas:
 
 def observe_pod(pod: Pod, framework: Framework) -> ObservedReplica | None:
     """Return the attempt of a replica that a pod is, or None."""
-    id = parse_replica_id(pod.metadata, framework)
+    id = parse_replica_id(pod.metadata.labels, framework)
     if id is None:
         return None
     status = pod.status
@@ -141,17 +139,6 @@ def has_job_labels(metadata: ObjectMeta, job: str, framework: Framework) -> bool
     """Return whether the labels are those of a job of this kind and name."""
     labels = metadata.labels
     return labels.get(JOB_NAME) == job and labels.get(OPERATOR_NAME) == framework.operator_name
-
-
-def parse_replica_id(metadata: ObjectMeta, framework: Framework) -> ReplicaId | None:
-    """Return the replica that the labels name; unknown replica types keep their name."""
-    type, index = metadata.labels.get(REPLICA_TYPE, ""), metadata.labels.get(REPLICA_INDEX, "")
-    if not type or not index.isdecimal():
-        return None
-    for known in framework.replica_types:
-        if known.lower() == type:
-            return ReplicaId(known, int(index))
-    return ReplicaId(ReplicaType(type), int(index))
 
 
 def _terminated_state(pod: Pod, framework: Framework) -> ContainerStateTerminated | None:

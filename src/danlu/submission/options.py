@@ -99,6 +99,7 @@ class TrainOptions(JobOptions, frozen=True, kw_only=True):
       the script's directory, else ``python`` (a path), else the active Python.
     * ``finish_timeout`` (how long other replicas may go on after the job succeeded) and ``grace``
       (before SIGKILL) are in seconds.
+    * ``further_files`` are manifests with the training runtime of a TrainJob in ``file``.
     * ``claims`` are directories by the name of a manifest's PersistentVolumeClaim.
     * ``directory`` is the current directory of the command.
     * ``files``, ``value``, ``tied``, ``displays``, ``code`` and ``labels`` are as in
@@ -110,6 +111,7 @@ class TrainOptions(JobOptions, frozen=True, kw_only=True):
     module: str = ""
     command: tuple[str, ...] = ()
     file: str = ""
+    further_files: tuple[str, ...] = ()
     text: str = ""
     args: tuple[str, ...] = ()
     replicas: Mapping[str, int] = {}
@@ -201,6 +203,11 @@ class JobOption(msgspec.Struct, frozen=True):
         if self.minimum is not None:
             return convert.whole_number(self.minimum)
         return self.check if self.metavar else convert.boolean
+
+
+def normalize_option_name(word: str) -> str:
+    """Return the form in which names are compared: ``cleanPolicy`` equals ``clean-policy``."""
+    return word.replace("-", "").replace("_", "").lower()
 
 
 def format_option_name(name: str) -> str:

@@ -46,7 +46,7 @@ def read_job(document: Mapping[str, Any], framework: Framework) -> Job:
         errors |= set(framework.validate(job))
         if not errors:
             return job
-    raise invalid_job_error(document, sorted(errors), framework)
+    raise invalid_job_error(document, sorted(errors), framework.kind)
 
 
 def _check_status(status: Any) -> Iterator[FieldError]:
@@ -92,14 +92,14 @@ def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
     policies = {"runPolicy": _to_plain_json(job.run_policy)}
     replicas = {type: _replica_to_manifest(spec) for type, spec in job.replicas.items()}
     spec = {
-        **_drop_empty({**policies, "successPolicy": job.success_policy}),
+        **drop_empty({**policies, "successPolicy": job.success_policy}),
         **_to_plain_json(job.options),
         framework.replicas_field: replicas,
     }
     if job.elastic_policy is not None:
         spec = {"elasticPolicy": _to_plain_json(job.elastic_policy), **spec}
-    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": _drop_empty(metadata)}
-    return {**document, "spec": spec, **_drop_empty({"status": status_to_manifest(job.status)})}
+    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": drop_empty(metadata)}
+    return {**document, "spec": spec, **drop_empty({"status": status_to_manifest(job.status)})}
 
 
 def status_to_manifest(status: JobStatus) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _to_plain_json(value: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
+def drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not empty (null, ``""``, ``{}``, ``[]``)."""
     return {name: value for name, value in mapping.items() if value not in (None, "", {}, [])}
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
+from danlu.training.frameworks import train_job
 from danlu.util.plugins import BrokenPlugin, broken_plugin, list_plugins, load_plugin
 from danlu.util.suggest import did_you_mean
 
@@ -38,6 +39,9 @@ BUILT_IN_FRAMEWORKS: tuple[Framework, ...] = tuple(
 DEFAULT_FRAMEWORK = BUILT_IN_FRAMEWORKS[0]
 """The framework that serves any program: it sets the most common variables (``RANK`` …)."""
 
+TRAIN_JOB = train_job.FRAMEWORK
+"""What drives TrainJobs. It is not listed, because a script cannot choose it."""
+
 
 def find_framework(kind_or_name: str) -> Framework:
     """Return the framework with this kind (``PyTorchJob``), name or alias, in any case.
@@ -46,6 +50,8 @@ def find_framework(kind_or_name: str) -> Framework:
         BrokenPlugin: A package provides a framework of this name that cannot be used.
         UsageError: There is no such framework; the hint has the closest name.
     """
+    if kind_or_name == TRAIN_JOB.kind:
+        return TRAIN_JOB
     wanted = kind_or_name.lower()
     for framework in BUILT_IN_FRAMEWORKS:
         if wanted in _framework_names(framework):

@@ -12,7 +12,7 @@ from danlu.kube.types import ObjectMeta
 from danlu.operator.types import JobObject
 from danlu.training.document import API_VERSION, ManifestError
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_job, read_status
+from danlu.training.manifest import read_job, read_job_restart_policy, read_status
 from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from danlu.training.types import (
     MANAGER,
@@ -54,11 +54,12 @@ class JobDecoder:
 
     def decode(self, obj: JobObject) -> Job:
         """Return the job; raises :class:`ManifestError` with everything that is invalid."""
-        metadata = obj.metadata
+        job, metadata = self._decode_spec(obj), obj.metadata
         return msgspec.structs.replace(
-            self._decode_spec(obj),
+            job,
             labels=metadata.labels,
             annotations=metadata.annotations,
+            job_restart_policy=read_job_restart_policy(metadata.annotations, job.run_policy),
             status=decode_status(obj),
             deleting=metadata.deletion_timestamp is not None,
         )

@@ -262,7 +262,7 @@ def test_unknown_job_restart_policy_is_refused() -> None:
     with pytest.raises(ManifestError) as raised:
         read_job(document, framework("PyTorchJob"))
     (detail,) = raised.value.details
-    assert "metadata.annotations[danlu.dev/restart-policy] cannot be 'OnFailure'" in detail
+    assert "metadata.annotations[danlu.dev/restart-policy]: cannot be 'OnFailure'" in detail
 
 
 @pytest.mark.parametrize("kind", SIZES)

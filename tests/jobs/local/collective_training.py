@@ -25,8 +25,11 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=400)
 parser.add_argument("--elastic", action="store_true")
 options = parser.parse_args()
-rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-address = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+size = int(os.environ.get("WORLD_SIZE", "1"))
+host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "0")
+if options.elastic:
+    host, port = os.environ["PET_RDZV_ENDPOINT"].rsplit(":", 1)
+address = host, int(port)
 directory = Path(os.environ["DANLU_CHECKPOINT_DIR"])
 done, checkpoint = directory / "done", directory / "last.json"
 
@@ -124,9 +127,9 @@ def follow() -> None:
             lose_rank()
 
 
-if rank != 0:
+if os.environ["INDEX"] != "0":
     follow()
-elif size > 1:
+elif options.elastic or size > 1:
     with socket.create_server(address) as listener:
         lead(listener)
 else:

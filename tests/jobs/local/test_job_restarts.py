@@ -117,7 +117,9 @@ async def test_workers_that_are_killed_five_times_end_with_the_undisturbed_loss(
 def training(work: Path, mode: str, *, name: str = "job") -> Submission:
     flags = " --elastic" if mode == "elastic" else ""
     command = f"exec '{sys.executable}' '{PROGRAM}'{flags}"
-    workers = spec(command, 1 if mode == "single" else 3, RestartPolicy.ON_FAILURE)
+    index = {"fieldRef": {"fieldPath": "metadata.labels['training.kubeflow.org/replica-index']"}}
+    env = [{"name": "INDEX", "valueFrom": index}]  # an elastic job has no RANK
+    workers = spec(command, 1 if mode == "single" else 3, RestartPolicy.ON_FAILURE, env=env)
     value = submission(work, workers, name=name)
     if mode == "together":
         return together(value)

@@ -1,6 +1,6 @@
 """An engine for danlu: containers made with ``unshare`` and ``mount`` of util-linux.
 
-danlu prepares the root and the mounts, and here they get namespaces for mounts and processes.
+danlu prepares the root and the mounts, and here they get namespaces for mounts, processes and IPC.
 Nothing else keeps programs in: no limits, no filter of system calls, all of root's capabilities.
 """
 
@@ -103,7 +103,7 @@ class ChrootContainer(CommandContainer):
             options = ",".join(mount["options"]).replace("rro", "ro")
             mounts += (mount["type"], mount["source"], mount["destination"], options)
         clean = ("/usr/bin/env", "-i", f"PATH={SYSTEM_PATH}")
-        unshare = (*clean, "unshare", "--mount", "--pid", "--fork")
+        unshare = (*clean, "unshare", "--mount", "--pid", "--ipc", "--fork")
         script = ("/bin/sh", "-c", START_SCRIPT, "danlu", config["root"]["path"], *mounts, "--")
         return *unshare, *script, *config["process"]["args"]
 

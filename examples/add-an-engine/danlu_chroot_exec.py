@@ -12,14 +12,14 @@ import tty
 from contextlib import suppress
 
 VARIABLES = "DANLU_CHROOT_VARIABLES"
-CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+NAMESPACES = 0x00020000 | 0x20000000 | 0x08000000  # CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWIPC
 
 
 def run_inside(pid: int, ids: list[int], directory: str, terminal: bool, words: list[str]) -> int:
     """Run a program in the namespaces and the root of a process; return its exit code."""
     variables = json.loads(os.environ[VARIABLES])
     root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
-    if ctypes.CDLL(None).setns(os.pidfd_open(pid), CLONE_NEWNS | CLONE_NEWPID):
+    if ctypes.CDLL(None).setns(os.pidfd_open(pid), NAMESPACES):
         sys.exit("cannot enter the container")
     os.fchdir(root)
     os.chroot(".")

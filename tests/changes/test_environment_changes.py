@@ -11,7 +11,7 @@ import pytest
 
 from danlu.changes.account_changes import AccountChanges
 from danlu.changes.apt_origins import find_apt_packages
-from danlu.changes.build_lines import render_build_lines
+from danlu.changes.build_lines import render_build_lines, render_python_line
 from danlu.changes.commit import copy_files
 from danlu.changes.conda_changes import CondaChange
 from danlu.changes.environment_changes import EnvironmentChanges, collect_changes
@@ -79,6 +79,9 @@ def test_requested_python_packages_become_a_call(trees: tuple[Path, Path]) -> No
     assert (changes.files, changes.problems) == ((), ())
     assert render_build_lines(changes) == [
         'install.python_packages(["rich==15.0.0"], constraints=["mdurl==0.1.2"])'
+    ]
+    assert [*render_python_line(changes.python, only_limits=True)] == [
+        'install.python_packages(constraints=["mdurl==0.1.2"])'
     ]
 
 

@@ -15,6 +15,7 @@ from danlu.cli import ssh
 from danlu.cli.image import list_rows
 from danlu.cli.options import ByteSize
 from danlu.cli.session import Session
+from danlu.environments.command_options import CommandOptions
 from danlu.oci.image import make_image
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.project.build import write_metadata
@@ -70,8 +71,8 @@ Seen = dict[str, Any]
 
 
 def replace_with(seen: Seen, answer: Any) -> Callable[..., Any]:
-    def call(project: Any, **named: Any) -> Any:
-        seen.update(named, project=project)
+    def call(project: Any, *others: Any, **named: Any) -> Any:
+        seen.update(named, project=project, others=others)
         return answer
 
     return call
@@ -280,25 +281,21 @@ def test_run_passes_options_and_exit_code_of_the_command(
     program = ["python", "-v", "train.py", "--help", "-q", "--", "x"]
     result = cli("run", *value, *dashes, *program)
     assert result == type(result)(7, "", "")
-    assert recorded_calls["args"] == tuple(program)
-    assert recorded_calls["volumes"] == ("/a:/b:ro",)
-    assert recorded_calls["environment"] == ("K=V",)
-    assert (
-        recorded_calls["gpus"],
-        recorded_calls["user"],
-        recorded_calls["frozen"],
-        recorded_calls["terminal"],
-    ) == (
-        "all",
-        "1000",
-        True,
-        False,
+    options = CommandOptions(
+        volumes=("/a:/b:ro",),
+        environment=("K=V",),
+        gpus="all",
+        user="1000",
+        frozen=True,
+        is_program=bool(dashes),
     )
+    assert recorded_calls["others"] == (tuple(program), options)
 
 
 def test_run_image_mounts_the_current_directory(cli: Cli, recorded_calls: Seen) -> None:
     assert cli("run", "--image", "demo:1", "true").code == 7
-    assert (recorded_calls["image"], recorded_calls["project"]) == ("demo:1", Path.cwd())
+    assert recorded_calls["project"] == Path.cwd()
+    assert recorded_calls["others"] == (("true",), CommandOptions(image="demo:1"))
     result = cli("run", "--image", "demo:1", "-f", "build.envd", "true")
     assert (result.code, "--image cannot be combined with --file" in result.err) == (125, True)
 

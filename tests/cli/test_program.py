@@ -138,6 +138,8 @@ def test_help_outside_a_checkout_names_the_page_of_the_repository(
         ("shell", "danlu up"),
         ("destroy", "danlu image rm"),
         ("envs", "danlu ps"),
+        ("list", "danlu ps"),
+        ("jupyter", "config.jupyter()"),
         ("attach", "danlu exec"),
         ("images", "danlu image ls"),
         ("rmi", "danlu image rm"),

@@ -280,3 +280,65 @@ def test_a_terminal_shows_the_table_and_is_restored() -> None:
     assert "rank 1 of 2" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert "demo succeeded" in text[text.rindex("\x1b[?25h") :]
+
+
+TRAIN_JOB = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainingRuntime
+metadata: {name: staged}
+spec:
+  mlPolicy: {torch: {}}
+  template:
+    spec:
+      failurePolicy: {maxRestarts: 2}
+      replicatedJobs:
+      - name: dataset-initializer
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: dataset-initializer}}
+          spec:
+            backoffLimit: 0
+            template:
+              spec:
+                containers:
+                - name: dataset-initializer
+                  image: data:1
+                  command: [sh, -c, 'echo "data of $STORAGE_URI" > data']
+                  volumeMounts: [{name: initializer, mountPath: /workspace}]
+                volumes: [{name: initializer, emptyDir: {}}]
+      - name: node
+        dependsOn: [{name: dataset-initializer, status: Complete}]
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+          spec:
+            backoffLimit: 0
+            template: {spec: {containers: [{name: node, image: train:1}]}}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: staged}
+spec:
+  runtimeRef: {kind: TrainingRuntime, name: staged}
+  initializer: {dataset: {storageUri: "file:///digits"}}
+  trainer:
+    numNodes: 2
+    command: [python3, node.py]
+"""
+
+
+def test_the_nodes_of_a_train_job_follow_its_initializer_and_restart_together(
+    program: Cli,
+) -> None:
+    # Node 1 fails once, while node 0 waits for it as in a rendezvous.
+    Path("node.py").write_text(
+        "import os, pathlib, time\n"
+        "rank, mark = os.environ['PET_NODE_RANK'], pathlib.Path('has-failed')\n"
+        "restarted = mark.exists()\n"
+        "print(pathlib.Path('data').read_text().strip(), 'at', rank, restarted, flush=True)\n"
+        "if rank == '1' and not restarted:\n    mark.touch()\n    raise ValueError('boom')\n"
+        "while not restarted:\n    time.sleep(0.01)\n"
+    )
+    Path("job.yaml").write_text(TRAIN_JOB)
+    result = program("train", "-f", "job.yaml", "--host-python")
+    assert result.code == 0, result.err
+    for rank in "01":
+        assert f"data of file:///digits at {rank} True" in result.out

@@ -75,6 +75,25 @@ def test_init_of_an_empty_directory_installs_python(tmp_path: Path) -> None:
     assert environment.python.version == "3.11"
 
 
+@pytest.mark.parametrize("file", ["requirements.txt", "environment.yml", "main.py"])
+def test_an_environment_of_a_repository_has_git(tmp_path: Path, file: str) -> None:
+    content = "dependencies: [numpy]" if file == "environment.yml" else ""
+    (tmp_path / file).write_text(content)
+    assert "git" not in init(tmp_path).text
+    (tmp_path / ".git").mkdir()
+    assert 'install.apt_packages(["git"])' in init(tmp_path, force=True).text
+
+
+def test_git_is_not_added_to_what_a_dockerfile_says_nor_for_a_worktree(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "Dockerfile").write_text("FROM debian:bookworm\nRUN pip install numpy\n")
+    assert "git" not in init(tmp_path).text
+    worktree = tmp_path / "worktree"
+    worktree.mkdir()
+    (worktree / ".git").write_text("gitdir: ../.git/worktrees/worktree")
+    assert "git" not in init(worktree).text
+
+
 def test_imports_become_distributions(tmp_path: Path) -> None:
     write(
         tmp_path,

@@ -244,6 +244,19 @@ def check_rebuild(danlu: Danlu, project: Path) -> dict[str, str]:
     return problems
 
 
+def test_python_packages_are_added_to_the_file_of_requirements(danlu: Danlu, project: Path) -> None:
+    (project / "requirements.txt").write_text("# ours\n")
+    line = '    install.python_packages(requirements="requirements.txt")\n'
+    (project / "build.envd").write_text(BUILD + line)
+    danlu("up", "-d", "--recreate", cwd=project)
+    danlu("exec", "--", "pip", "install", "mdurl==0.1.2", cwd=project)
+    result = danlu("commit", "--write", cwd=project)
+    assert (result.stdout, (project / "build.envd").read_text()) == ("", BUILD + line)
+    assert (project / "requirements.txt").read_text() == "# ours\nmdurl==0.1.2\n"
+    danlu("up", "-d", "--recreate", cwd=project)
+    assert "mdurl" in danlu("exec", "--", "pip", "freeze", cwd=project).stdout
+
+
 @pytest.mark.slow
 def test_random_changes_are_reproduced(danlu: Danlu, project: Path) -> None:
     script = ChangeWriter(1).write_script(3)

@@ -16,7 +16,8 @@ from danlu.kube.errors import ApiError, Forbidden
 from danlu.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
-from danlu.operator.installation import OperatorDeployment, list_manifests
+from danlu.operator.installation import list_manifests
+from danlu.operator.manifests import InstallOptions
 from danlu.operator.types import OperatorSettings
 from danlu.training.document import read_manifest_file
 from danlu.training.names import REPORTS_ANNOTATION
@@ -92,7 +93,9 @@ async def test_the_operator_runs_jobs_with_the_permissions_of_its_role(
 
 async def install_operator(client: Client, settings: OperatorSettings) -> list[str]:
     """Apply the manifests; gives the arguments of the Deployment."""
-    documents: list[Any] = [*list_manifests(settings, OperatorDeployment(image="example/danlu:1"))]
+    documents: list[Any] = [
+        *list_manifests(InstallOptions(image="example/danlu:1", settings=settings))
+    ]
     for document in documents:
         await client.create_or_patch(kind_of(document), document)
     container = documents[-1]["spec"]["template"]["spec"]["containers"][0]

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from danlu.operator.installation import (
-    OperatorDeployment,
     list_crds,
     list_manifests,
     render_documents,
 )
+from danlu.operator.manifests import InstallOptions
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.conftest import ROOT
@@ -68,8 +68,9 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
 
 
 def render_install_manifests(image: str = "registry.example/danlu:1", **settings: object) -> str:
-    result = OperatorSettings(**settings)  # type: ignore[arg-type]
-    return render_documents(list_manifests(result, OperatorDeployment(image=image)), form="yaml")
+    used = OperatorSettings(**settings)  # type: ignore[arg-type]
+    documents = list_manifests(InstallOptions(image=image, settings=used))
+    return render_documents(documents, form="yaml")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from danlu.engine.settings import load_settings
 from danlu.errors import BuildFileError, DanluError, UsageError
-from danlu.project.packages import APT, CONDA, PYTHON, PackageKind, ProjectEdit, change_packages
+from danlu.project.packages import (
+    APT,
+    CONDA,
+    PYTHON,
+    PackageKind,
+    ProjectEdit,
+    add_to_requirements_file,
+    change_packages,
+)
 from danlu.project.project import Project
 from danlu.project.string_list import add_item, parse_items, read_text, remove_item, replace_item
 from danlu.util.paths import Paths
@@ -151,6 +159,28 @@ def test_removed_package_is_removed_from_all_lists(tmp_path: Path) -> None:
         "build.envd": HEAD + '    install.python_packages([], requirements="r.txt")\n',
         "r.txt": "tqdm\n",
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files", "requirements"),
+    [
+        ('requirements="r.txt"', ("r.txt",), "a\nb==2\nc==3\n"),
+        ('["x"], requirements="r.txt"', (), "a\nb\n"),
+        ('["x"]', (), "a\nb\n"),
+        ("NAMES", (), "a\nb\n"),
+    ],
+)
+def test_packages_of_an_environment_go_where_an_added_one_goes_if_that_is_a_file(
+    tmp_path: Path, arguments: str, files: tuple[str, ...], requirements: str
+) -> None:
+    text = f"NAMES = []\n{HEAD}    install.python_packages({arguments})\n"
+    (tmp_path / "build.envd").write_text(text)
+    (tmp_path / "r.txt").write_text("a\nb\n")
+    paths = Paths.of({"DANLU_HOME": str(tmp_path / "home")})
+    opened = Project.open(directory=tmp_path, paths=paths)
+    assert add_to_requirements_file(opened, ["b==2", "c==3"]) == files
+    assert (tmp_path / "r.txt").read_text() == requirements
+    assert (tmp_path / "build.envd").read_text() == text
 
 
 def test_unknown_package_cannot_be_removed(tmp_path: Path) -> None:

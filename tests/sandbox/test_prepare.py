@@ -30,11 +30,10 @@ def prepared(home: Path, process: ProcessSpec | None = None, **changes: Any) -> 
     """The bundle of a container whose only layer has a shell and a user's file."""
     layer = write(home / "layer", {"bin/sh": "shell", "etc/passwd": "", "etc/ca": "own"})
     work = home / "work"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     seccomp = changes.pop("seccomp", "")
-    spec = ContainerSpec(
-        process or ProcessSpec(("x",)), RootFilesystem((layer,)), **{"network": False, **changes}
-    )
+    options = {"root": RootFilesystem((layer,)), "network": False, **changes}
+    spec = ContainerSpec(process or ProcessSpec(("x",)), **options)
     with prepare.prepare_bundle(spec, work=work, seccomp=seccomp) as bundle:
         yield bundle
     assert list(work.iterdir()) == []
@@ -147,8 +146,9 @@ def test_program_is_started_by_a_shell_only_if_the_image_has_one(
     def act() -> list[list[str]]:
         with prepared(home, script='exec "$@"') as bundle:
             first = configuration(bundle)["process"]["args"]
-        view = LayerView([write(home / "empty", {"x": "1"})])
-        return [first, list(prepare.wrap_in_shell(ProcessSpec(("y",)), view, "s").args)]
+        empty = RootFilesystem((write(home / "empty", {"x": "1"}),))
+        with prepared(home, ProcessSpec(("y",)), script="s", root=empty) as bundle:
+            return [first, configuration(bundle)["process"]["args"]]
 
     assert inside(act) == [["/bin/sh", "-c", 'exec "$@"', "danlu", "x"], ["y"]]
 

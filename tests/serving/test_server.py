@@ -195,8 +195,8 @@ def test_what_is_wrong_is_named(
 
 @pytest.mark.parametrize(
     ("value", "datatype"),
-    [(np.array([1], ">f4"), "FP32"), (np.float16(1), "FP16"), (np.array(["a"]), "BYTES"),
-     ([[1], [2, 3]], "BYTES"), ([True], "BOOL")],
+    [(np.array([1], ">f4"), "FP32"), (np.array(1, "float16"), "FP16"), (np.float16(1), "FP64"),
+     (np.array(["a"]), "BYTES"), ([[1], [2, 3]], "BYTES"), ([True], "BOOL")],
 )  # fmt: skip
 def test_types_of_outputs(value: Any, datatype: str) -> None:
     assert make_output("y", value).datatype == datatype

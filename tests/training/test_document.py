@@ -67,7 +67,7 @@ def test_server_fields_are_dropped() -> None:
         ("PytorchJbo", "did you mean 'PyTorchJob'?"),
         ("ConfigMapp", "did you mean 'ConfigMap'?"),
         ("PersistentVolumClaim", "did you mean 'PersistentVolumeClaim'?"),
-        ("Frobnicator", f"supported kinds: {', '.join(sorted(KINDS))}"),
+        ("Frobnicator", f"supported kinds: {', '.join(sorted([*KINDS, 'TrainJob']))}"),
     ],
 )
 def test_unknown_kind_is_an_error_with_line_and_suggestion(kind: str, hint: str) -> None:
@@ -77,10 +77,10 @@ def test_unknown_kind_is_an_error_with_line_and_suggestion(kind: str, hint: str)
     assert (str(error.span), error.source_line) == ("job.yaml:2:1", f"kind: {kind}")
 
 
-def test_train_job_of_trainer_v2_is_an_error() -> None:
-    error = parse_error("apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\n")
-    assert error.message == "TrainJob (Kubeflow Trainer v2) is not supported"
-    assert error.hint == f"supported kinds: {', '.join(sorted(KINDS))}"
+def test_an_older_version_of_a_train_job_is_an_error() -> None:
+    error = parse_error("apiVersion: kubeflow.org/v2alpha1\nkind: TrainJob\n")
+    assert error.message == "unsupported apiVersion 'kubeflow.org/v2alpha1' of a TrainJob"
+    assert error.hint == "write apiVersion: trainer.kubeflow.org/v1alpha1"
 
 
 @pytest.mark.parametrize("version", ["kubeflow.org/v1beta1", "v1", "kubeflow.org/v2beta1"])
@@ -95,7 +95,7 @@ def test_unsupported_api_version_is_an_error(version: str) -> None:
 def test_file_without_a_job_is_an_error(text: str) -> None:
     error = parse_error(text)
     assert error.message == "job.yaml contains no training job"
-    assert error.hint == f"supported kinds: {', '.join(sorted(KINDS))}"
+    assert error.hint == f"supported kinds: {', '.join(sorted([*KINDS, 'TrainJob']))}"
     assert error.exit_code == 2
 
 

@@ -31,7 +31,7 @@ def render_build_lines(
     without it there are no lines for these. ``ignored`` are paths below it that an ignore file of
     the project excludes.
     """
-    lines = [*render_conda_line(changes.conda), *_render_python_line(changes.python)]
+    lines = [*render_conda_line(changes.conda), *render_python_line(changes.python)]
     if changes.system.installed:
         lines.append(f"install.apt_packages({_render_list(changes.system.installed)})")
     for path in (["", *ignored]) if staged else ():
@@ -44,18 +44,26 @@ def render_build_lines(
     return lines
 
 
-def _render_python_line(packages: tuple[PythonChange, ...]) -> Iterator[str]:
-    chosen = [
-        item for item in packages if item.requirement and (item.requested or not item.implied)
-    ]
+def list_chosen_packages(packages: Sequence[PythonChange]) -> list[PythonChange]:
+    """Return the packages that are no dependencies of others, and that requirements install."""
+    return [item for item in packages if item.requirement and (item.requested or not item.implied)]
+
+
+def render_python_line(
+    packages: Sequence[PythonChange], *, only_limits: bool = False
+) -> Iterator[str]:
+    """Yield the call that installs packages, or that only limits versions of dependencies."""
+    chosen = list_chosen_packages(packages)
     # Their versions count only where they are needed: not on another platform, for example.
     others = [item for item in packages if item.requirement and item not in chosen]
     if not chosen:
         return
-    names = _render_list([item.requirement for item in chosen])
-    limits = _render_list([f"{item.name}=={item.version}" for item in others if not item.url])
-    more = "" if limits == "[]" else f", constraints={limits}"
-    yield f"install.python_packages({names}{more})"
+    limits = [f"{item.name}=={item.version}" for item in others if not item.url]
+    arguments = [f"constraints={_render_list(limits)}"] if limits else []
+    if not only_limits:
+        arguments.insert(0, _render_list([item.requirement for item in chosen]))
+    if arguments:
+        yield f"install.python_packages({', '.join(arguments)})"
 
 
 def _render_list(texts: Iterable[str], *, rows: bool = False) -> str:

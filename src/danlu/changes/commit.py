@@ -7,12 +7,16 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from danlu.changes.apt_origins import find_apt_packages
-from danlu.changes.build_lines import render_build_lines
+from danlu.changes.build_lines import (
+    list_chosen_packages,
+    render_build_lines,
+    render_python_line,
+)
 from danlu.changes.environment_changes import EnvironmentChanges, collect_changes
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
@@ -28,6 +32,8 @@ from danlu.errors import UsageError
 from danlu.oci.image import extend_config
 from danlu.oci.tar import write_layer
 from danlu.project.build_file_text import append_lines
+from danlu.project.packages import add_to_requirements_file
+from danlu.project.project import Project
 from danlu.sandbox import userns
 from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.sandbox.layer_view import LayerView
@@ -43,11 +49,15 @@ _CHUNK_SIZE = 1 << 20
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What was changed, the calls that reproduce it, and the digest of the new image, if any."""
+    """What was changed, the calls that reproduce it, and the digest of the new image, if any.
+
+    ``requirements`` are the files that were given the Python packages, which no call then installs.
+    """
 
     changes: EnvironmentChanges
     lines: tuple[str, ...]
     image: str = ""
+    requirements: tuple[str, ...] = ()
 
 
 def commit_environment(
@@ -60,11 +70,12 @@ def commit_environment(
 ) -> CommitResult:
     """Report what was changed in an environment.
 
-    With ``tag`` the writable layer becomes a layer of a new image of that name; with ``write`` the
-    calls are added to the project's build file, and changed files are copied to
-    ``environment-files`` next to it: of the private ones, those in or below ``included``. Forks, so
-    the process must not have other threads. Raises :class:`UsageError` if the environment has no
-    build file to write to, :class:`OutsideError` if files change while they are read.
+    With ``tag`` the writable layer becomes a layer of a new image of that name. With ``write`` the
+    calls are added to the project's build file, or Python packages to a file of requirements if
+    `danlu add` would add them there, and changed files are copied to ``environment-files`` next to
+    it: of the private ones, those in or below ``included``. Forks, so the process must not have
+    other threads. Raises :class:`UsageError` if the environment has no build file to write to,
+    :class:`OutsideError` if files change while they are read.
     """
     spec = environment.read_spec()
     engine = find_engine(spec.engine)
@@ -87,8 +98,23 @@ def commit_environment(
 
         result = userns.run_inside(settings.paths, commit)
     if build_file is not None and result.lines:
+        project = Project.open(spec.target, directory=Path(spec.project), paths=settings.paths)
+        result = _list_requirements(result, project)
         append_lines(build_file, spec.target.rpartition(":")[2], result.lines)
     return result
+
+
+def _list_requirements(result: CommitResult, project: Project) -> CommitResult:
+    """Add the Python packages to the project's file of requirements, if it has one."""
+    python = result.changes.python
+    own = [*render_python_line(python)]
+    chosen = [item.requirement for item in list_chosen_packages(python)]
+    files = add_to_requirements_file(project, chosen) if own else ()
+    if not files:
+        return result
+    others = [line for line in result.lines if line not in own]
+    lines = (*render_python_line(python, only_limits=True), *others)
+    return replace(result, lines=lines, requirements=files)
 
 
 def _read_changes(

@@ -78,6 +78,7 @@ COMMANDS = (
 
 _IMAGE_HINT = "use `danlu image {}`"
 _JOBS_HINT = "use `danlu jobs {}`"
+_JUPYTER_HINT = "add `config.jupyter()` to the build file, and `danlu up` starts JupyterLab"
 
 #: Commands of envd, Docker and Podman that danlu has under another name, or does not need.
 _FAMILIAR_COMMANDS = {
@@ -87,7 +88,11 @@ _FAMILIAR_COMMANDS = {
     "envs": "use `danlu ps` for environments, `danlu jobs ls` for jobs",
     "images": _IMAGE_HINT.format("ls"),
     "inspect": _IMAGE_HINT.format("show"),
+    "jupyter": _JUPYTER_HINT,
+    "lab": _JUPYTER_HINT,
+    "list": "use `danlu ps` for environments, or `danlu jobs ls`, `danlu image ls`",
     "new": "use `danlu init --template NAME`",
+    "notebook": _JUPYTER_HINT,
     "rmi": _IMAGE_HINT.format("rm"),
     "rm": "use `danlu image rm` for images, `danlu jobs rm` for jobs",
     "prune": "use `danlu image prune` for images, `danlu jobs prune` for jobs",

@@ -43,9 +43,10 @@ _MAX_LENGTH = 5000
 def command(name: str, tag: str, write: bool, included: tuple[str, ...], form: str) -> None:
     """Show manual changes as calls for the build file.
 
-    Packages that pip, uv, conda or apt installed become calls of build functions. Other changes
-    become one script; with --write, new and changed files are copied next to the build file. Exits
-    with 1 if something cannot be reproduced, and says what.
+    Packages that pip, uv, conda or apt installed become calls of build functions. If `danlu add`
+    adds Python packages to requirements.txt, so does --write. Other changes become one script; with
+    --write, new and changed files are copied next to the build file. Exits with 1 if something
+    cannot be reproduced, and says what.
     """
     run = current_session()
     environment = select_environment(run, name)
@@ -58,8 +59,11 @@ def command(name: str, tag: str, write: bool, included: tuple[str, ...], form: s
             run.terminal.info(line)
         for line in result.lines:
             run.terminal.write_stdout(line)
-    if write and result.lines:
-        run.terminal.info("the build file has these calls; `danlu build` builds it")
+    if write and (result.lines or result.requirements):
+        names = " and ".join(result.requirements)
+        listed = f"{names} has the Python packages; " if names else ""
+        calls = "the build file has these calls; " if result.lines else ""
+        run.terminal.info(f"{listed}{calls}`danlu build` builds it")
     elif any(change.has_copy for change in changes.files) and not tag:
         run.terminal.info("`danlu commit --write` copies the files and adds what places them")
     if result.image:
@@ -171,5 +175,6 @@ def _result_to_json(result: CommitResult) -> dict[str, object]:
         ],
         "problems": [{"what": item.what, "reason": item.reason} for item in changes.problems],
         "lines": list(result.lines),
+        "requirements": list(result.requirements),
         "image": result.image,
     }

@@ -77,7 +77,8 @@ def command(source: Path | None, template: str | None, python: bool, force: bool
     terminal.info("")
     program = _format_program(report.program)
     terminal.info(
-        f"Next: preview with `danlu plan`, or build and run with `danlu run -- {program}`"
+        "Next: `danlu lock` chooses versions and says how much will be downloaded;\n"
+        f"      `danlu run -- {program}` does that, builds and runs"
     )
     if report.omitted:
         raise DifferenceFound(

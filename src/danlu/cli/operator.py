@@ -16,12 +16,12 @@ from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
 from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag, parse_settings
 from danlu.operator.installation import (
-    OperatorDeployment,
     list_crds,
     list_manifests,
     render_documents,
     run_operator,
 )
+from danlu.operator.manifests import NAMESPACE, InstallOptions
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 
@@ -160,7 +160,7 @@ def crds(form: Any, **flags: Any) -> None:
 @click.option("--image", required=True, metavar="REF", help="Image that contains danlu.")
 @click.option(
     "--install-namespace",
-    default="danlu-system",
+    default=NAMESPACE,
     show_default=True,
     metavar="NAME",
     help="Namespace of the operator itself.",
@@ -189,11 +189,12 @@ def manifests(
     CRDs, minimal RBAC permissions and a Deployment; apply them with kubectl apply --server-side
     -f -. Flags of `danlu operator run` are passed to the operator.
     """
-    deployment = OperatorDeployment(
+    options = InstallOptions(
         image=image,
+        settings=parse_settings(flags),
         namespace=install_namespace,
         replicas=replicas,
         pull_secret=image_pull_secret,
     )
-    documents = list_manifests(parse_settings(flags), deployment)
-    current_session().terminal.write_stdout(render_documents(documents, form=form))
+    documents = render_documents(list_manifests(options), form=form)
+    current_session().terminal.write_stdout(documents)

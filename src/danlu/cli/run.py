@@ -18,7 +18,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
-from danlu.engine.registry import find_engine
+from danlu.environments.command_options import CommandOptions
 from danlu.environments.run import run_command
 
 
@@ -100,48 +100,24 @@ def command(
     if image and file:
         raise click.UsageError("--image cannot be combined with --file")
     target = run.directory if image else run.open_project(file)
-    if not find_engine(run.settings.engine).features.runs_programs:
-        if security:
-            raise click.UsageError("--security-opt needs danlu's own engine: --on local")
-        from danlu.environments.run_once import run_once
-        from danlu.environments.spec import UpOptions
-
-        return run_once(
-            target,
-            settings=run.settings,
-            args=args,
-            options=UpOptions(
-                volumes=volumes,
-                environment=environment,
-                gpus=gpus,
-                user=user,
-                shm_size=shm_size,
-                allow_mounts=allow_mounts,
-                offline=offline,
-                frozen=frozen,
-            ),
-            progress=run.start_progress(progress),
-            image=image,
-            is_program=is_program,
-            skip_init=skip_init,
-            terminal=run.terminal.can_attach,
-        )
     return run_command(
         target,
+        args,
+        CommandOptions(
+            image=image,
+            volumes=volumes,
+            environment=environment,
+            gpus=gpus,
+            user=user,
+            security=security,
+            terminal=run.terminal.can_attach,
+            offline=offline,
+            frozen=frozen,
+            is_program=is_program,
+            shm_size=shm_size,
+            skip_init=skip_init,
+            allow_mounts=allow_mounts,
+        ),
         settings=run.settings,
-        args=args,
         progress=run.start_progress(progress),
-        image=image,
-        volumes=volumes,
-        environment=environment,
-        gpus=gpus,
-        user=user,
-        security=security,
-        shm_size=shm_size,
-        skip_init=skip_init,
-        allow_mounts=allow_mounts,
-        is_program=is_program,
-        terminal=run.terminal.can_attach,
-        offline=offline,
-        frozen=frozen,
     )

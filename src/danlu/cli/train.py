@@ -92,7 +92,12 @@ def _click_settings(option: JobOption) -> dict[str, Any]:
 
 @declare_command("train")
 @click.option(
-    "-f", "--file", "file", default="", metavar="JOB.yaml", help="Kubeflow manifest; - is stdin."
+    "-f",
+    "--file",
+    "manifests",
+    multiple=True,
+    metavar="JOB.yaml",
+    help="Kubeflow manifest; - is stdin. A TrainJob's runtime may be a second one.",
 )
 @click.option(
     "-m", "--module", "module", default="", metavar="MODULE", help="Run a module, like python -m."
@@ -196,15 +201,18 @@ def _parse_train_options(run: Session, flags: dict[str, Any]) -> TrainOptions:
         # As with `python -m`, everything after the module belongs to it.
         flags["args"] = (flags["script"], *flags["args"])
         flags["script"] = ""
+    file, *further = flags.pop("manifests") or ("",)
     return TrainOptions.from_keywords(
         run.directory,
+        file=file,
+        further_files=tuple(further),
         replicas=replicas,
         **_parse_environment(flags.pop("env"), flags.pop("environment")),
         claims=_parse_claims(flags.pop("claims")),
         deadline=_parse_seconds("--deadline", flags.pop("deadline")),
         finish_timeout=_parse_seconds("--finish-timeout", flags.pop("finish_timeout")),
         on=run.on,
-        text=sys.stdin.read() if flags["file"] == "-" and sys.stdin is not None else "",
+        text=sys.stdin.read() if file == "-" and sys.stdin is not None else "",
         **flags,
     )
 

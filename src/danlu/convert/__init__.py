@@ -62,6 +62,8 @@ def init(
         draft.notes.append("build.py keeps the order of copies and commands; build.envd does not")
     if not draft.image:
         choose_base(draft, own=detect_release(), wanted=wanted)
+        if _works_with_git(directory, draft):
+            draft.system.append("git")
     text = render_draft(draft, python=python)
     _write_build_file(path, text)
     return InitReport(
@@ -103,6 +105,16 @@ def init_from_template(
         mask_credentials(template.source),
         program=find_program(directory, None),
         files=tuple(file.path for file in template.files),
+    )
+
+
+def _works_with_git(directory: Path, draft: BuildFileDraft) -> bool:
+    """Return whether git is expected inside: in a repository, if no file lists all programs.
+
+    A worktree's repository is elsewhere, where an environment does not see it.
+    """
+    return (
+        (directory / ".git").is_dir() and not draft.must_be_complete and "git" not in draft.system
     )
 
 

@@ -1,8 +1,9 @@
 """Make apt work inside an environment whose image names no mirror.
 
-Images that danlu builds contain no mirror of the machine that built them. While an environment
-runs, a sources file with this machine's mirrors (or those of ``[mirrors]`` in the configuration) is
-mounted into it; a mount never becomes part of an image.
+Images that danlu builds contain no mirror of the machine that built them, and no package lists.
+While an environment runs, a sources file with this machine's mirrors (or those of ``[mirrors]`` in
+the configuration) is mounted into it, and one with a hook that says how to get the lists; a mount
+never becomes part of an image.
 """
 
 from __future__ import annotations
@@ -28,6 +29,22 @@ if TYPE_CHECKING:
 _SOURCES_LIST = "/etc/apt/sources.list"
 _SOURCES_PARTS = "/etc/apt/sources.list.d"
 _MOUNTED_FILE = f"{_SOURCES_PARTS}/danlu.sources"
+_CONFIG_PARTS = "/etc/apt/apt.conf.d"
+# apt itself only says "Unable to locate package". It runs the hook with a socket as descriptor 3
+# (json-hooks-protocol.md in its documentation): a greeting, which must be answered, an empty line,
+# and what happens.
+_HINT_SCRIPT = r"""read -r greeting <&3; read -r empty <&3;
+printf '{"jsonrpc":"2.0","id":0,"result":{"version":"0.1"}}\n\n' >&3;
+read -r message <&3;
+set -- /var/lib/apt/lists/*_Packages*;
+case $message in *hooks.install.fail*) [ -e $1 ] || echo 'hint: there are no package lists yet:
+run `apt-get update`, and then this again. `danlu add --apt NAME`, outside of the environment,
+adds a package to its build file' >&2;; esac;
+true"""
+# A value is one line without quotes, which printf(1) also knows as \042.
+_HINT_CONFIG = 'AptCli::Hooks::Install {{ "{}"; }};\n'.format(
+    _HINT_SCRIPT.replace("\n", " ").replace('"', r"\042")
+)
 _ID_FIELD = re.compile(r'^ID="?([a-z0-9._-]+)"?$', re.MULTILINE)
 _CODENAME_FIELD = re.compile(r'^VERSION_CODENAME="?([a-z0-9._-]+)"?$', re.MULTILINE)
 
@@ -35,7 +52,7 @@ _CODENAME_FIELD = re.compile(r'^VERSION_CODENAME="?([a-z0-9._-]+)"?$', re.MULTIL
 async def mount_apt_sources(
     view: LayerView, config: Configuration, work: Path
 ) -> tuple[Mount, ...]:
-    """Write a sources file for apt to ``work``, without passwords, and return its mount.
+    """Write a sources file for apt to ``work``, without passwords, and return the mounts.
 
     Return no mount if the image has no apt, or has sources.
     """
@@ -55,18 +72,23 @@ def list_apt_files() -> Iterator[Path]:
 
 
 def create_apt_sources(view: LayerView, work: Path) -> tuple[Mount, ...]:
-    """Create an empty file in ``work`` for :func:`write_apt_sources`, and return its mount.
+    """Create an empty file in ``work`` for :func:`write_apt_sources`; return its mount.
 
-    Return no mount if the image has no apt, or has sources.
+    The hook's is the second. Return no mount if the image has no apt, or has sources.
     """
     if view.entry(view.resolve("/usr/bin/apt-get")) is None or _has_sources(view):
         return ()
     if not all(_read_release(view)):
         return ()
-    file = work / "apt.sources"
-    file.touch()
-    file.chmod(0o644)
-    return (Mount(_MOUNTED_FILE, file, readonly=True),)
+    sources, hook = work / "apt.sources", work / "apt.conf"
+    sources.touch()
+    hook.write_text(_HINT_CONFIG)
+    for file in (sources, hook):
+        file.chmod(0o644)
+    return (
+        Mount(_MOUNTED_FILE, sources, readonly=True),
+        Mount(f"{_CONFIG_PARTS}/90danlu", hook, readonly=True),
+    )
 
 
 async def write_apt_sources(
@@ -86,7 +108,7 @@ async def write_apt_sources(
     from danlu.sources.apt.sources_list import format_deb822
 
     family, codename = _read_release(view)
-    for mount in mounts:
+    for mount in mounts[:1]:
         assert mount.source is not None
         with suppress(MachineError, UsageError):
             archive = find_archive(

@@ -20,9 +20,10 @@ from danlu.engine.types import EnvironmentProgram, ExecRequest, PortOpener
 from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.sandbox.types import ContainerExit
 from danlu.util.process_activity import run_program
-from danlu.util.sanitize import read_last_line
+from danlu.util.sanitize import escape_unprintable, read_last_line
 
 _START_TIMEOUT = 60.0
+_MAX_ERROR_LINES = 5
 #: Without asking: if somebody else has started the container, it does not report that it is ready.
 RESTART_TIMEOUT = 10.0
 #: Of a container whose engine did not say how it ended.
@@ -76,7 +77,8 @@ class CommandContainer(ABC):
     def start_error(self, failure: str) -> MachineError:
         """Return the error for a container that printed ``failure`` instead of starting."""
         return MachineError(
-            f"could not start the container: {read_last_line(failure.encode(), otherwise='?')}",
+            "could not start the container",
+            details=tuple(map(escape_unprintable, failure.splitlines()[-_MAX_ERROR_LINES:])),
             hint="`danlu doctor` checks this machine",
         )
 

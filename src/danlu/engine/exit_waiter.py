@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import select
 import signal
-from contextlib import contextmanager
+
+from danlu.util.signal_pipe import collect_signals
 
 # Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from danlu.engine.exec_connection import ExecConnection
 
 _EXIT_HANGUP = 128 + signal.SIGHUP
-_FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def wait_for_exit(connection: ExecConnection, parent: int | None) -> int:
@@ -23,7 +21,7 @@ def wait_for_exit(connection: ExecConnection, parent: int | None) -> int:
 
     See :func:`danlu.engine.foreground_exec.run_in_foreground`.
     """
-    with _collect_signals() as arrived:
+    with collect_signals() as arrived:
         return _forward_to_exit(connection, arrived, parent)
 
 
@@ -43,23 +41,3 @@ def _forward_to_exit(connection: ExecConnection, arrived: int, parent: int | Non
             code = connection.read_exit()
             if code is not None:
                 return code
-
-
-@contextmanager
-def _collect_signals() -> Iterator[int]:
-    """Yield a descriptor from which the numbers of arriving signals can be read."""
-    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    # Signals that our parent ignores (nohup, a background job) stay ignored.
-    heard = [number for number in _FORWARDED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {
-        number: signal.signal(number, lambda *_: None) for number in (*heard, signal.SIGWINCH)
-    }
-    old_wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
-        yield reading
-    finally:
-        signal.set_wakeup_fd(old_wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reading)
-        os.close(writing)

@@ -15,10 +15,12 @@ from danlu.engine.container_options import (
     select_mounts,
 )
 from danlu.engine.gpu_options import decide_gpus
+from danlu.engine.registry import find_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeSettings
+from danlu.environments.command_options import CommandOptions, report_skipped_settings
 from danlu.environments.named_commands import has_program, resolve_command, suggest_command
-from danlu.errors import StoreError
+from danlu.errors import StoreError, UsageError
 from danlu.graph.progress import Message
 from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
@@ -40,64 +42,58 @@ _NOT_FOUND = 127
 
 def run_command(
     target: Project | Path,
+    args: tuple[str, ...],
+    options: CommandOptions,
     *,
     settings: Settings,
-    args: tuple[str, ...],
     progress: Progress,
-    image: str = "",
-    volumes: tuple[str, ...] = (),
-    environment: tuple[str, ...] = (),
-    gpus: str = "",
-    user: str = "",
-    security: tuple[str, ...] = (),
-    terminal: bool = False,
-    offline: bool = False,
-    frozen: bool = False,
-    is_program: bool = False,
-    shm_size: str = "",
-    skip_init: bool = False,
-    allow_mounts: bool = False,
 ) -> int:
     """Run ``args`` in the environment, which is built if needed; return the command's exit code.
 
-    The first of ``args`` may be a command that the build file names.
-
-    Args:
-        target: A project, or a directory to mount if ``image`` names a local image.
-        volumes: ``SRC:DST[:ro]``.
-        environment: ``K=V``, or ``K`` for this process's value.
-        gpus: ``all``, ``none``, a number of GPUs, or their indexes and UUIDs.
-        security: ``seccomp=PROFILE``.
-        is_program: Whether ``args`` is a program even if the build file names such a command.
-        shm_size: The size of ``/dev/shm``, instead of the build file's.
-        skip_init: Whether to leave out ``runtime.init``.
-        allow_mounts: Whether included repositories may mount files of this machine.
-
-    The project is mounted read-write, and the command starts there. Raises
+    ``target`` is a project, or a directory to mount if ``options`` name an image. It is mounted
+    read-write, and the command starts there. The first of ``args`` may be a command that the build
+    file names. An engine that only has environments gets one that ends with the command. Raises
     :class:`~danlu.errors.DanluError` if the command could not be started.
     """
+    if find_engine(settings.engine).features.runs_programs:
+        return _run_in_image(target, args, options, settings, progress)
+    if options.security:
+        raise UsageError("--security-opt needs danlu's own engine", hint="add --on local")
+    from danlu.environments.run_once import run_once
+
+    return run_once(target, args, options, settings=settings, progress=progress)
+
+
+def _run_in_image(
+    target: Project | Path,
+    args: tuple[str, ...],
+    options: CommandOptions,
+    settings: Settings,
+    progress: Progress,
+) -> int:
     uid = os.getuid()  # before a build or the container enters a user namespace
-    binds = tuple(parse_volume(text) for text in volumes)
-    variables = dict(parse_variable(text) for text in environment)
-    seccomp = parse_security(security) or settings.config.seccomp
-    shm_bytes = parse_shm_size(shm_size) if shm_size else 0
+    config = settings.config
+    binds = tuple(parse_volume(text) for text in options.volumes)
+    variables = dict(parse_variable(text) for text in options.environment)
+    seccomp = parse_security(options.security) or config.seccomp
+    shm_bytes = parse_shm_size(options.shm_size) if options.shm_size else 0
     if isinstance(target, Path):
-        stored, runtime, directory = find_named_image(image, settings), RuntimeSettings(), target
+        stored, directory = find_named_image(options.image, settings), target
+        runtime = RuntimeSettings()
     else:
         stored, runtime = find_project_environment(
-            target, settings, progress, offline=offline, frozen=frozen
+            target, settings, progress, offline=options.offline, frozen=options.frozen
         )
         directory = target.directory
         report_skipped_settings(runtime, progress)
-    chosen_gpus = decide_gpus(gpus, runtime, settings.config, progress)
+    gpus = decide_gpus(options.gpus, runtime, config, progress)
     if isinstance(target, Project):
-        required = bool(gpus and chosen_gpus)
-        check_driver(target, progress, required=required, config=settings.config)
+        check_driver(target, progress, required=bool(options.gpus and gpus), config=config)
     declared = resolve_mounts(
         select_mounts(runtime.mounts, binds),
         directory,
         settings.paths,
-        allow_included=allow_mounts,
+        allow_included=options.allow_mounts,
     )
     if is_foreign_image(stored.config):
         require_emulation(read_image_platform(stored.config), " ".join(args[:1]) or "the image")
@@ -105,61 +101,44 @@ def run_command(
     from danlu.engine.embedded import image_command  # after a build, not before
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
-        stack = store.layers(stored.layers)
-        if stack is None:
+        layers = store.layers(stored.layers)
+        if layers is None:
             raise StoreError(
                 "layers of the image are missing from the store", hint="run `danlu build` again"
             )
-        trees = tuple(layer.tree for layer in stack)
-        root = open_image(store, stored, stack)
-        image_variables = dict(root.config.environment)
+        trees = tuple(layer.tree for layer in layers)
+        root = open_image(store, stored, layers)
+        defined = {**dict(root.config.environment), **variables}
         edits: AbstractContextManager[ContainerEdits] = nullcontext(ContainerEdits())
-        if chosen_gpus:
+        if gpus:
             from danlu.engine.gpu.allocation import hold_gpus
 
             edits = hold_gpus(
-                chosen_gpus,
+                gpus,
                 trees,
-                settings.config,
+                config,
                 work=work,
                 uid=uid,
-                share=not gpus,
-                variables={**image_variables, **variables},
+                share=not options.gpus,
+                variables=defined,
                 progress=progress,
             )
         with edits as gpu_edits:
             command = image_command.ImageCommand(
-                args if is_program else resolve_command(args, runtime),
+                args if options.is_program else resolve_command(args, runtime),
                 project=directory,
                 volumes=(*declared, *binds),
                 environment=variables,
-                user=user,
-                terminal=terminal,
+                user=options.user,
+                terminal=options.terminal,
                 edits=gpu_edits,
-                init=() if skip_init else runtime.init,
+                init=() if options.skip_init else runtime.init,
                 shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
             )
-            launcher = ContainerLauncher(work, runtime=settings.config.runtime, seccomp=seccomp)
+            launcher = ContainerLauncher(work, runtime=config.runtime, seccomp=seccomp)
             code = image_command.run_command(root, command, launcher)
-    if code == _NOT_FOUND and args and not is_program:
-        search_path = variables.get("PATH", image_variables.get("PATH", SYSTEM_PATH))
+    if code == _NOT_FOUND and args and not options.is_program:
         hint = suggest_command(args[0], runtime)
-        if hint and not has_program(trees, args[0], search_path):
+        if hint and not has_program(trees, args[0], defined.get("PATH", SYSTEM_PATH)):
             progress(Message(f"hint: {hint}", 0.0))
     return code
-
-
-def report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
-    """Print a hint with the settings of the build file that ``danlu run`` ignores."""
-    skipped = [
-        name
-        for name, wanted in (
-            ("config.jupyter", runtime.jupyter),
-            ("runtime.daemon", runtime.daemons),
-            ("runtime.expose", runtime.ports),
-        )
-        if wanted
-    ]
-    if skipped:
-        names = ", ".join(skipped)
-        progress(Message(f"note: `danlu run` does not apply {names}; use `danlu up`", 0.0))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,9 +12,9 @@ from danlu.engine.foreground_exec import run_in_foreground
 from danlu.engine.settings import Settings
 from danlu.engine.types import ExecRequest
 from danlu.environment.runtime_settings import RuntimeSettings
+from danlu.environments.command_options import CommandOptions, report_skipped_settings
 from danlu.environments.manage import default_name, take_down
 from danlu.environments.named_commands import resolve_command
-from danlu.environments.run import report_skipped_settings
 from danlu.environments.spec import UpOptions
 from danlu.environments.up import start_environment
 from danlu.graph.progress import Message, Progress
@@ -27,21 +25,16 @@ _MAX_BASE_NAME = 40
 
 def run_once(
     target: Project | Path,
+    args: tuple[str, ...],
+    options: CommandOptions,
     *,
     settings: Settings,
-    args: Sequence[str],
-    options: UpOptions,
     progress: Progress,
-    image: str = "",
-    is_program: bool = False,
-    skip_init: bool = False,
-    terminal: bool = False,
 ) -> int:
     """Run ``args`` in a new environment of ``target``, remove it, and return the exit code.
 
-    The arguments are those of :func:`danlu.environments.run.run_command`. If this process is
-    killed, `danlu ps` lists the environment. Raises :class:`~danlu.errors.DanluError` if the
-    program could not be started.
+    See :func:`danlu.environments.run.run_command`. If this process is killed, `danlu ps` lists the
+    environment.
     """
     found = RuntimeSettings()
 
@@ -49,7 +42,7 @@ def run_once(
         nonlocal found
         found = runtime
         report_skipped_settings(runtime, progress)
-        init = () if skip_init else runtime.init
+        init = () if options.skip_init else runtime.init
         return msgspec.structs.replace(runtime, daemons=(), ports=(), jupyter=None, init=init)
 
     name = f"{default_name(target)[:_MAX_BASE_NAME].rstrip('-._')}-run-{os.urandom(4).hex()}"
@@ -57,17 +50,27 @@ def run_once(
         result = start_environment(
             target,
             settings=settings,
-            options=dataclasses.replace(options, name=name),
+            options=UpOptions(
+                name=name,
+                volumes=options.volumes,
+                environment=options.environment,
+                gpus=options.gpus,
+                user=options.user,
+                shm_size=options.shm_size,
+                allow_mounts=options.allow_mounts,
+                offline=options.offline,
+                frozen=options.frozen,
+            ),
             progress=progress,
-            image=image,
+            image=options.image,
             keep=keep,
         )
         for note in result.notes:
             progress(Message(f"note: {note}", 0.0))
-        words = tuple(args) if is_program else resolve_command(tuple(args), found)
-        request = terminal_request(words) if terminal else ExecRequest(words)
+        words = args if options.is_program else resolve_command(args, found)
+        request = terminal_request(words) if options.terminal else ExecRequest(words)
         directory = result.environment.directory
-        return run_in_foreground(directory, encode_exec(request), terminal=terminal)
+        return run_in_foreground(directory, encode_exec(request), terminal=options.terminal)
     finally:
         if (settings.paths.environments / name).exists():
             take_down(name, settings)

@@ -16,7 +16,7 @@ from danlu.kube.informer import Indexer
 from danlu.kube.resources import PRIORITY_CLASSES, Resource
 from danlu.kube.types import Key, Manifest, Object
 from danlu.operator import builders, gang_scheduling
-from danlu.operator.decoding import job_manifest, parse_replica_id
+from danlu.operator.decoding import job_manifest
 from danlu.operator.owned_objects import (
     BatchTask,
     DependentObjects,
@@ -32,6 +32,7 @@ from danlu.operator.types import (
     ServiceObject,
 )
 from danlu.training.framework import Framework
+from danlu.training.rendering import parse_replica_id
 from danlu.training.types import (
     ConditionType,
     CreateReplica,
@@ -253,7 +254,9 @@ class DecisionApplier:
 
     def _existing_services(self, job: Job) -> dict[ReplicaId, ServiceObject]:
         services = self.services.owned_by(job.uid)
-        replicas = (parse_replica_id(service.metadata, self.framework) for service in services)
+        replicas = (
+            parse_replica_id(service.metadata.labels, self.framework) for service in services
+        )
         return {
             replica: service
             for replica, service in zip(replicas, services, strict=True)

@@ -12,17 +12,16 @@ from danlu.kube.types import ObjectMeta
 from danlu.operator.types import JobObject
 from danlu.training.document import API_VERSION, ManifestError
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_job, read_job_restart_policy, read_status
-from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from danlu.training.manifest import read_job, read_status
+from danlu.training.names import RESTART_POLICY_ANNOTATION
+from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, parse_replica_id
 from danlu.training.types import (
     MANAGER,
     Job,
     JobStatus,
     ObservedReplica,
     ObservedReplicas,
-    ReplicaId,
     ReplicaPhase,
-    ReplicaType,
 )
 
 _PHASES = {
@@ -46,7 +45,7 @@ class JobDecoder:
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
-        self._cache: dict[str, tuple[bytes, Job]] = {}
+        self._cache: dict[str, tuple[bytes, str | None, Job]] = {}
 
     def __len__(self) -> int:
         """Return the number of cached specs."""
@@ -54,12 +53,11 @@ class JobDecoder:
 
     def decode(self, obj: JobObject) -> Job:
         """Return the job; raises :class:`ManifestError` with everything that is invalid."""
-        job, metadata = self._decode_spec(obj), obj.metadata
+        metadata = obj.metadata
         return msgspec.structs.replace(
-            job,
+            self._decode_spec(obj),
             labels=metadata.labels,
             annotations=metadata.annotations,
-            job_restart_policy=read_job_restart_policy(metadata.annotations, job.run_policy),
             status=decode_status(obj),
             deleting=metadata.deletion_timestamp is not None,
         )
@@ -71,10 +69,11 @@ class JobDecoder:
     def _decode_spec(self, obj: JobObject) -> Job:
         cached = self._cache.get(obj.metadata.uid)
         spec = bytes(obj.spec)
-        if cached is not None and cached[0] == spec:
-            return cached[1]
+        policy = obj.metadata.annotations.get(RESTART_POLICY_ANNOTATION)
+        if cached is not None and cached[:2] == (spec, policy):
+            return cached[2]
         job = read_job(job_manifest(obj, self._framework), self._framework)
-        self._cache[obj.metadata.uid] = (spec, job)
+        self._cache[obj.metadata.uid] = (spec, policy, job)
         return job
 
 
@@ -115,7 +114,7 @@ def observe_pods(pods: Iterable[Pod], framework: Framework) -> ObservedReplicas:
 
 def observe_pod(pod: Pod, framework: Framework) -> ObservedReplica | None:
     """Return the attempt of a replica that a pod is, or None."""
-    id = parse_replica_id(pod.metadata, framework)
+    id = parse_replica_id(pod.metadata.labels, framework)
     if id is None:
         return None
     status = pod.status
@@ -142,17 +141,6 @@ def has_job_labels(metadata: ObjectMeta, job: str, framework: Framework) -> bool
     """Return whether the labels are those of a job of this kind and name."""
     labels = metadata.labels
     return labels.get(JOB_NAME) == job and labels.get(OPERATOR_NAME) == framework.operator_name
-
-
-def parse_replica_id(metadata: ObjectMeta, framework: Framework) -> ReplicaId | None:
-    """Return the replica that the labels name; unknown replica types keep their name."""
-    type, index = metadata.labels.get(REPLICA_TYPE, ""), metadata.labels.get(REPLICA_INDEX, "")
-    if not type or not index.isdecimal():
-        return None
-    for known in framework.replica_types:
-        if known.lower() == type:
-            return ReplicaId(known, int(index))
-    return ReplicaId(ReplicaType(type), int(index))
 
 
 def _terminated_state(pod: Pod, framework: Framework) -> ContainerStateTerminated | None:

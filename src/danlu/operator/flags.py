@@ -69,11 +69,7 @@ FLAGS = (
         "KUBEFLOW_NAMESPACE",
     ),
     OperatorFlag(
-        "--controller-threads",
-        "threads",
-        "integer",
-        "N",
-        "Concurrent reconciles per kind.",
+        "--controller-threads", "threads", "integer", "N", "Concurrent reconciles per kind."
     ),
     OperatorFlag(
         "--kube-api-qps",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,21 +13,11 @@ from danlu.errors import OutsideError, UsageError
 from danlu.oci.reference import Reference
 from danlu.operator.crds import custom_resource_definitions
 from danlu.operator.flags import parse_decorators
-from danlu.operator.manifests import NAMESPACE, InstallOptions, install_manifests
+from danlu.operator.manifests import InstallOptions, install_manifests
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import list_frameworks
 from danlu.util.dns_label import is_dns_label
 from danlu.util.yaml_with_lines import dump_yaml
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorDeployment:
-    """How the operator is deployed, in addition to its flags."""
-
-    image: str
-    namespace: str = ""
-    replicas: int = 1
-    pull_secret: str = ""
 
 
 def run_operator(settings: OperatorSettings, *, kubeconfig: Path | None, context: str) -> None:
@@ -53,37 +43,29 @@ def list_crds(settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
     return custom_resource_definitions(list_frameworks(settings.kinds))
 
 
-def list_manifests(
-    settings: OperatorSettings, deployment: OperatorDeployment
-) -> Sequence[Mapping[str, Any]]:
-    """Return the objects that install the operator with these settings.
+def list_manifests(options: InstallOptions) -> Sequence[Mapping[str, Any]]:
+    """Return the objects that install the operator, with leader election and its decorators.
 
-    Raises :class:`UsageError` for an invalid deployment or an invalid file of decorators.
+    Raises :class:`UsageError` for invalid options or an invalid file of decorators.
     """
-    _validate_deployment(deployment)
+    _validate_options(options)
+    settings = msgspec.structs.replace(options.settings, leader_elect=True)
     decorators = ""
     if settings.decorator_config:
         decorators = _read_file(settings.decorator_config)
         _load_decorators(settings)
-    deployed = InstallOptions(
-        image=deployment.image,
-        settings=msgspec.structs.replace(settings, leader_elect=True),
-        namespace=deployment.namespace or NAMESPACE,
-        replicas=deployment.replicas,
-        decorators=decorators,
-        pull_secret=deployment.pull_secret,
-    )
-    return install_manifests(list_frameworks(), deployed)
+    options = replace(options, settings=settings, decorators=decorators)
+    return install_manifests(list_frameworks(), options)
 
 
-def _validate_deployment(deployment: OperatorDeployment) -> None:
+def _validate_options(options: InstallOptions) -> None:
     """Reject what the cluster would reject after some objects have been created."""
-    if deployment.replicas < 1:
+    if options.replicas < 1:
         raise UsageError("--replicas must be at least 1")
-    Reference.parse(deployment.image)
-    if deployment.namespace and not is_dns_label(deployment.namespace):
+    Reference.parse(options.image)
+    if not is_dns_label(options.namespace):
         raise UsageError(
-            f"invalid namespace {deployment.namespace!r} for --install-namespace",
+            f"invalid namespace {options.namespace!r} for --install-namespace",
             hint="use lowercase letters, digits and '-', at most 63 characters",
         )
 

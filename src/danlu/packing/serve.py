@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.engine.registry import find_engine
+from danlu.environments.command_options import CommandOptions
+from danlu.environments.run import run_command
 from danlu.packing.serve_image import require_server
 
 if TYPE_CHECKING:
@@ -23,27 +24,10 @@ def serve_model(name: str, options: ServeOptions, *, settings: Settings, progres
     """
     require_server(name, settings)
     with tempfile.TemporaryDirectory(prefix="danlu-serve-") as empty:
-        if find_engine(settings.engine).features.runs_programs:
-            from danlu.environments.run import run_command
-
-            return run_command(
-                Path(empty),
-                settings=settings,
-                args=options.command,
-                progress=progress,
-                image=name,
-                gpus=options.gpus,
-                is_program=True,
-            )
-        from danlu.environments.run_once import run_once
-        from danlu.environments.spec import UpOptions
-
-        return run_once(
+        return run_command(
             Path(empty),
+            options.command,
+            CommandOptions(image=name, gpus=options.gpus, is_program=True),
             settings=settings,
-            args=options.command,
-            options=UpOptions(gpus=options.gpus),
             progress=progress,
-            image=name,
-            is_program=True,
         )

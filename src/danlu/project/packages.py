@@ -289,6 +289,25 @@ def change_packages(
         return PackagesReport(edit.changed_files, unchanged, report)
 
 
+def add_to_requirements_file(project: Project, packages: Sequence[str]) -> tuple[str, ...]:
+    """Add Python packages to the file of requirements that `danlu add` would edit; return it.
+
+    Returns nothing, and changes nothing, if that is the build file, or if none can be edited. The
+    lock is not updated.
+    """
+    with project.update_exclusively(lambda event: None):
+        edit = ProjectEdit(project, PYTHON)
+        try:
+            for package in packages:
+                edit.add(package)
+        except UsageError:
+            return ()
+        if project.file in edit.changed_files:
+            return ()
+        with _write_texts(edit):
+            return edit.changed_files
+
+
 @contextmanager
 def _write_texts(edit: ProjectEdit) -> Iterator[None]:
     """Write the changed files; write what they had if the block fails.

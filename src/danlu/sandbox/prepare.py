@@ -77,7 +77,8 @@ def prepare_bundle(spec: ContainerSpec, *, work: Path, seccomp: str = "") -> Ite
     bundle = private_directory(work, "run")
     try:
         view = LayerView(root.layers)
-        process = wrap_in_shell(process, view, spec.script)
+        if spec.script and has_shell(view):
+            process = wrap_in_shell(process, spec.script)
         network_mounts = _select_network_mounts(spec.network_env, view) if network else ()
         all_mounts = (
             *_write_name_files(bundle, network=network),
@@ -148,10 +149,13 @@ def _order_mounts(mounts: Iterable[Mount]) -> list[Mount]:
     return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
 
 
-def wrap_in_shell(process: ProcessSpec, view: LayerView, script: str) -> ProcessSpec:
-    """Return the process started as ``"$@"`` of a shell script, if the root has a shell."""
-    if not script or view.entry(view.resolve(SHELL)) is None:
-        return process
+def has_shell(view: LayerView) -> bool:
+    """Return whether a root has the shell that scripts need."""
+    return view.entry(view.resolve(SHELL)) is not None
+
+
+def wrap_in_shell(process: ProcessSpec, script: str) -> ProcessSpec:
+    """Return the process started as ``"$@"`` of a shell script."""
     return msgspec.structs.replace(process, args=(SHELL, "-c", script, "danlu", *process.args))
 
 

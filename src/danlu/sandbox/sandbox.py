@@ -16,8 +16,9 @@ from danlu.sandbox.launcher.running_container import StartedContainer
 from danlu.sandbox.network_env import detect_network_environment
 from danlu.sandbox.prepare import ContainerSpec
 from danlu.sandbox.types import ContainerExit, Mount, ProcessSpec, RootFilesystem
+from danlu.util.output_lines import OutputLines
 
-_MAX_LINE_BYTES = 65536
+_CHUNK_BYTES = 65536
 #: The build ends all the same if a killed step does not.
 _KILL_TIMEOUT = 10.0
 # A runtime copies stdout and stderr from two pipes, which would lose their order.
@@ -110,28 +111,15 @@ async def _run_container(
 
 
 async def _stream_lines(output: FileIO, on_line: Callable[[str], None]) -> None:
-    pending = b""
+    def report_line(line: str) -> None:
+        # The runtime's own error is reported from its log.
+        if not line.startswith("runc run failed: "):
+            on_line(line)
+
+    lines = OutputLines(report_line)
     while True:
         await anyio.wait_readable(output)
-        chunk = os.read(output.fileno(), _MAX_LINE_BYTES)
+        chunk = os.read(output.fileno(), _CHUNK_BYTES)
+        lines.feed(chunk, final=not chunk)
         if not chunk:
-            break
-        text = pending + chunk
-        # The rest of "\r\n" may arrive with the next chunk.
-        pending_cr = b"\r" if text.endswith(b"\r") else b""
-        text = text.removesuffix(pending_cr).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, pending = text.split(b"\n")
-        pending += pending_cr
-        for line in lines:
-            _emit_line(line, on_line)
-        if len(pending) > _MAX_LINE_BYTES:
-            _emit_line(pending, on_line)
-            pending = b""
-    if pending:
-        _emit_line(pending.removesuffix(b"\r"), on_line)
-
-
-def _emit_line(line: bytes, on_line: Callable[[str], None]) -> None:
-    # The runtime's own error is reported from its log.
-    if not line.startswith(b"runc run failed: "):
-        on_line(line.decode(errors="replace"))
+            return

@@ -1,7 +1,8 @@
 """Compare the outputs of a predictor with recorded ones.
 
-Outputs are JSON as :func:`danlu.serving.runner.encode_value` writes it. They come from containers
-and images, so nothing in them is trusted: an invalid array is a difference, never an exception.
+Outputs are JSON as :func:`danlu.serving.predictor_values.encode_value` writes it. They come from
+containers and images, so nothing in them is trusted: an invalid array is a difference, never an
+exception.
 """
 
 from __future__ import annotations

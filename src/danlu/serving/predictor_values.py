@@ -328,12 +328,13 @@ def _read_table(value: Any, about: Mapping[str, Any]) -> Table | None:
     if isinstance(value, Table):
         return value
     if is_frame(value):
-        return _read_frame(value)
+        return read_frame(value)
     return make_record_table(value) if "columns" in about and _are_records(value) else None
 
 
-def _read_frame(frame: Any) -> Table:
-    return make_column_table({str(name): frame[name].to_numpy() for name in frame.columns})
+def read_frame(frame: Any) -> Table:
+    """Return the table of a DataFrame."""
+    return Table({str(name): frame[name].to_numpy() for name in frame.columns}, len(frame))
 
 
 def select_columns(table: Table, about: Mapping[str, Any]) -> Table:
@@ -420,7 +421,8 @@ def _join_columns(name: str, table: Table, about: Mapping[str, Any]) -> Any:
         details = known.get(key, {})
         takes_booleans = details.get("booleans", False)
         wanted = None if takes_booleans else details.get("dtype", dtype)
-        array = _make_column(column, wanted, key)
+        make = make_array if isinstance(column, list) else fit_array
+        array = make(column, wanted, key)
         if takes_booleans and array.dtype.kind == "b":
             array = array.astype("uint8")
         columns.append(fit_array(array, dtype, key))
@@ -428,12 +430,6 @@ def _join_columns(name: str, table: Table, about: Mapping[str, Any]) -> Any:
         common = numpy.result_type(*columns)
         columns = [fit_array(array, common, name) for array in columns]
     return numpy.stack(columns, axis=1) if columns else numpy.empty((table.length, 0), dtype)
-
-
-def _make_column(column: Any, dtype: Any, name: str) -> Any:
-    if isinstance(column, list):
-        return make_array(column, dtype, name)
-    return fit_array(column, dtype, name)
 
 
 def make_array(data: Any, dtype: Any, name: str) -> Any:
@@ -622,7 +618,7 @@ def _make_frame(name: str, value: Any, about: Mapping[str, Any]) -> Any:
     """Return the DataFrame of a table, of rows by position, or of columns by name."""
     pandas = importlib.import_module("pandas")
     if is_frame(value):
-        value = _read_frame(value)
+        value = read_frame(value)
     value = _find_array(value)
     if hasattr(value, "ndim"):
         if value.ndim != 2:
@@ -716,8 +712,7 @@ def encode_value(value: Any, *, plain: bool = False) -> Any:
     if isinstance(value, (list, tuple)):
         return [encode_value(item, plain=plain) for item in value]
     if is_frame(value):
-        columns = {str(name): value[name].to_numpy() for name in value.columns}
-        value = Table(columns, len(value))
+        value = read_frame(value)
     if isinstance(value, Table):
         cells = {name: encode_value(cell, plain=plain) for name, cell in value.columns.items()}
         return Table(cells, value.length).list_records() if plain else {"$frame": cells}
@@ -746,7 +741,7 @@ def plain_value(value: Any) -> Any:
 
 def _find_array(value: Any) -> Any:
     """Return the NumPy array of a tensor or series, else the value."""
-    if hasattr(value, "tobytes"):  # it is NumPy's
+    if isinstance(value, (list, tuple)) or hasattr(value, "tobytes"):  # which NumPy's have
         return value
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
         value = value.detach().cpu()

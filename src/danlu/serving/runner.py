@@ -29,23 +29,9 @@ from importlib import metadata
 from typing import Any
 
 try:
-    from .predictor_values import (
-        InvalidInputError,
-        convert_input,
-        decode_json,
-        decode_value,
-        describe_predictor,
-        encode_value,
-    )
+    from . import predictor_values as values
 except ImportError:  # in the image
-    from predictor_values import (  # type: ignore[import-not-found,no-redef]
-        InvalidInputError,
-        convert_input,
-        decode_json,
-        decode_value,
-        describe_predictor,
-        encode_value,
-    )
+    import predictor_values as values  # type: ignore[import-not-found,no-redef]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.join(HERE, "model")
@@ -68,7 +54,7 @@ def read_examples(predictor: Any, directory: str) -> list[Any]:
         value = value() if callable(value) else value
         if value is not None:
             return list(value) if is_list else [value]
-    raise InvalidInputError("no example input")
+    raise values.InvalidInputError("no example input")
 
 
 def _read_example(path: str) -> list[Any]:
@@ -80,10 +66,10 @@ def _read_example(path: str) -> list[Any]:
             return [dict(value)] if path.endswith(".npz") else [value]
         with open(path, encoding="utf-8") as file:
             if path.endswith(".jsonl"):
-                return [decode_json(line) for line in file if line.strip()]
-            return [decode_json(file.read())]
-    except (ValueError, OSError, InvalidInputError) as error:
-        raise InvalidInputError(f"cannot read the example {name}: {error}") from error
+                return [values.decode_json(line) for line in file if line.strip()]
+            return [values.decode_json(file.read())]
+    except (ValueError, OSError, values.InvalidInputError) as error:
+        raise values.InvalidInputError(f"cannot read the example {name}: {error}") from error
 
 
 # -- what is used ---------------------------------------------------------------------------------
@@ -108,7 +94,8 @@ class UsageTrace:
         if event == "open" and isinstance(args[0], (str, bytes)):
             self.files.add(os.fsdecode(args[0]))
         elif event == "subprocess.Popen" or event == "os.exec" or event == "os.posix_spawn":
-            self.files.add(_find_program(os.fsdecode(args[0])) if args[0] else "")
+            program = os.fsdecode(args[0] or "")
+            self.files.add(shutil.which(program) or program)
         elif event == "socket.getaddrinfo" and args[0]:
             host = args[0].decode() if isinstance(args[0], bytes) else str(args[0])
             self._add_host(host)
@@ -141,10 +128,6 @@ class UsageTrace:
             if path and os.path.isabs(path):
                 plain.update((path, os.path.realpath(path)))
         return sorted(path for path in plain if os.path.isfile(path))
-
-
-def _find_program(name: str) -> str:
-    return shutil.which(name) or name
 
 
 def find_distributions(files: list[str]) -> dict[str, Any]:
@@ -212,7 +195,7 @@ def load_predictor(about: dict[str, Any]) -> Any:
     kind = getattr(importlib.import_module(about["module"]), about["class"])
     for name in ("load", "predict"):
         if not callable(getattr(kind, name, None)):
-            raise InvalidInputError(f"{about['class']} has no method {name}")
+            raise values.InvalidInputError(f"{about['class']} has no method {name}")
     predictor = kind()
     if "options" in about:
         predictor.options = about["options"]
@@ -244,7 +227,7 @@ def describe_error(error: BaseException, phase: str, trace: UsageTrace | None) -
         current = current.__cause__ or current.__context__
     for cause in chain:
         cause_type = type(cause).__name__
-        if isinstance(cause, InvalidInputError):
+        if isinstance(cause, values.InvalidInputError):
             kind = "input"
         elif cause_type == "PackageNotFoundError":
             kind, name = "distribution", str(cause.args[0] if cause.args else "")
@@ -281,10 +264,10 @@ def run_examples(directory: str, *, record: bool) -> int:
     try:
         predictor = load_predictor(read_json("predictor.json"))
         phase = "examples"
-        schema = describe_predictor(predictor)
+        schema = values.describe_predictor(predictor)
         if record:
             examples = read_examples(predictor, os.path.join(HERE, "examples"))
-            inputs = [encode_value(value) for value in examples]
+            inputs = [values.encode_value(value) for value in examples]
         else:
             inputs = [item["input"] for item in read_json("golden.json")["examples"]]
         phase = "predict"
@@ -305,7 +288,9 @@ def run_examples(directory: str, *, record: bool) -> int:
 
 
 def _call_predict(predictor: Any, value: Any, schema: dict[str, Any]) -> Any:
-    return encode_value(predictor.predict(**convert_input(decode_value(value), schema)))
+    return values.encode_value(
+        predictor.predict(**values.convert_input(values.decode_value(value), schema))
+    )
 
 
 def serve_stdin() -> int:
@@ -313,12 +298,12 @@ def serve_stdin() -> int:
     output = os.dup(1)
     os.dup2(2, 1)
     try:
-        value = decode_json(sys.stdin.buffer.read())
+        value = values.decode_json(sys.stdin.buffer.read())
         predictor = load_predictor(read_json("predictor.json"))
-        schema = describe_predictor(predictor)
-        result = predictor.predict(**convert_input(value, schema))
-        text = json.dumps(encode_value(result, plain=True), allow_nan=False)
-    except InvalidInputError as error:
+        schema = values.describe_predictor(predictor)
+        result = predictor.predict(**values.convert_input(value, schema))
+        text = json.dumps(values.encode_value(result, plain=True), allow_nan=False)
+    except values.InvalidInputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with open(output, "w", encoding="utf-8") as file:

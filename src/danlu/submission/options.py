@@ -100,6 +100,7 @@ class TrainOptions(JobOptions, frozen=True, kw_only=True):
       the script's directory, else ``python`` (a path), else the active Python.
     * ``finish_timeout`` (how long other replicas may go on after the job succeeded) and ``grace``
       (before SIGKILL) are in seconds.
+    * ``further_files`` are manifests with the training runtime of a TrainJob in ``file``.
     * ``claims`` are directories by the name of a manifest's PersistentVolumeClaim.
     * ``directory`` is the current directory of the command.
     * ``files``, ``value``, ``tied``, ``displays``, ``code`` and ``labels`` are as in
@@ -111,6 +112,7 @@ class TrainOptions(JobOptions, frozen=True, kw_only=True):
     module: str = ""
     command: tuple[str, ...] = ()
     file: str = ""
+    further_files: tuple[str, ...] = ()
     text: str = ""
     args: tuple[str, ...] = ()
     replicas: Mapping[str, int] = {}

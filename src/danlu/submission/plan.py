@@ -35,7 +35,9 @@ from danlu.training.document import read_manifest_file
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, write_job
 from danlu.training.pod_template import escape_references
-from danlu.training.registry import find_framework
+from danlu.training.registry import TRAIN_JOB, find_framework
+from danlu.training.train_job.reader import read_train_job
+from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
 from danlu.util.yaml_with_lines import dump_yaml
@@ -276,17 +278,31 @@ def _script_hint(options: TrainOptions) -> str:
 def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
     _reject_script_flags(options)
     name = "stdin" if options.file == "-" else options.file
-    documents = read_manifest_file(_read_manifest(options), name)
+    further = [(_read_manifest(options, file), file) for file in options.further_files]
+    documents = read_manifest_file(_read_manifest(options, options.file), name, further)
     framework = find_framework(str(documents.job.get("kind", "")))
     document = documents.job.with_name(
         lambda prefix: options.name or (prefix and complete_generated_name(prefix))
     )
-    job = override_manifest(read_job(document, framework), options, framework)
+    if framework is TRAIN_JOB:
+        _reject_cluster(options)
+        read = read_train_job(document, documents.runtimes)
+    else:
+        read = read_job(document, framework)
+    job = override_manifest(read, options, framework)
     chosen = options.env or options.image or options.host_python
     target = choose_target(options, settings) if chosen else None
     return PlannedJob(
         job, framework.name, target, documents.objects, ignored_objects=documents.others
     )
+
+
+def _reject_cluster(options: TrainOptions) -> None:
+    if options.on not in ("", "local"):
+        raise UsageError(
+            "a TrainJob cannot be submitted to a cluster by danlu",
+            hint=f"run it on this machine (--on local), or `kubectl apply -f {options.file}`",
+        )
 
 
 def _reject_script_flags(options: TrainOptions) -> None:
@@ -311,16 +327,16 @@ def _reject_script_flags(options: TrainOptions) -> None:
         )
 
 
-def _read_manifest(options: TrainOptions) -> str:
-    if options.file == "-":
+def _read_manifest(options: TrainOptions, file: str) -> str:
+    if file == "-":
         return options.text
-    path = options.directory / options.file
+    path = options.directory / file
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"manifest {options.file} not found") from None
+        raise UsageError(f"manifest {file} not found") from None
     except (IsADirectoryError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read manifest {options.file}: {error}") from error
+        raise UsageError(f"cannot read manifest {file}: {error}") from error
 
 
 def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> list[str]:
@@ -348,7 +364,12 @@ def format_manifest(planned: PlannedJob, form: str, missing: Sequence[str] = ())
 
     Comments of YAML say what is ``missing``.
     """
-    documents = [*planned.objects.values(), write_job(planned.job)]
+    job = planned.job
+    is_train_job = find_framework(job.kind) is TRAIN_JOB
+    documents = [
+        *planned.objects.values(),
+        *(write_train_job(job) if is_train_job else [write_job(job)]),
+    ]
     if form == "yaml":
         # Whatever begins a new line in a name must not end the comment.
         comments = (textwrap.wrap(" ".join(text.split()), _COMMENT_WIDTH) for text in missing)

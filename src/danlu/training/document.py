@@ -8,11 +8,12 @@ from typing import Any
 
 from danlu.errors import Span, UsageError
 from danlu.training.framework import FieldError, Framework
-from danlu.training.registry import find_framework, list_frameworks
+from danlu.training.registry import TRAIN_JOB, find_framework, list_frameworks
+from danlu.training.train_job import schema as train_job
 from danlu.util.suggest import did_you_mean
 from danlu.util.yaml_with_lines import SourceMap, read_yaml
 
-API_VERSION = "kubeflow.org/v1"
+API_VERSION = Framework.api_version
 
 _OBJECT_KINDS = ("ConfigMap", "Secret")
 # Kinds that are often in a job's file, and are not needed if its replicas run on this machine.
@@ -100,28 +101,34 @@ class ManifestDocument(Mapping[str, Any]):
 class ManifestFile:
     """The content of a manifest file.
 
-    ``objects`` are its ConfigMaps and Secrets by ``Kind/name``; ``others`` are the names of objects
-    that have no meaning without a cluster.
+    ``objects`` are its ConfigMaps and Secrets by ``Kind/name``; ``runtimes`` are training runtimes;
+    ``others`` are the names of objects that have no meaning without a cluster.
     """
 
     file: str
     job: ManifestDocument
     objects: Mapping[str, Mapping[str, Any]]
+    runtimes: tuple[ManifestDocument, ...] = ()
     others: tuple[str, ...] = ()
 
 
-def read_manifest_file(text: str, file: str) -> ManifestFile:
+def read_manifest_file(
+    text: str, file: str, further: Sequence[tuple[str, str]] = ()
+) -> ManifestFile:
     """Parse a manifest with one training job and, optionally, further objects.
 
-    ``file`` is the name for messages. Raises :class:`ManifestError` for unknown kinds and versions,
-    and unless there is exactly one job; raises :class:`YamlError` for invalid YAML.
+    ``file`` is the name for messages. ``further`` are texts and names of files with other objects.
+    Raises :class:`ManifestError` for unknown kinds and versions, and unless there is exactly one
+    job; raises :class:`YamlError` for invalid YAML.
     """
-    found = [item for document in _iter_documents(text, file) for item in _expand_list(document)]
-    jobs = [
-        document
-        for document in found
-        if _document_kind(document) not in _OBJECT_KINDS + _CLUSTER_KINDS
+    found = [
+        item
+        for content, name in ((text, file), *further)
+        for document in _iter_documents(content, name)
+        for item in _expand_list(document)
     ]
+    other_kinds = _OBJECT_KINDS + _CLUSTER_KINDS + train_job.RUNTIME_KINDS
+    jobs = [document for document in found if _document_kind(document) not in other_kinds]
     for document in jobs:
         _check_job_kind(document)
     named = [(_kind_and_name(document), document) for document in found if document not in jobs]
@@ -133,20 +140,26 @@ def read_manifest_file(text: str, file: str) -> ManifestFile:
         file=file,
         job=_strip_server_fields(_single_job(jobs, file)),
         objects={name: document.fields for name, document in objects.items()},
-        others=tuple(name for name, _ in named if name not in objects),
+        runtimes=tuple(document for _, document in named if _is_runtime(document)),
+        others=tuple(
+            name for name, document in named if name not in objects and not _is_runtime(document)
+        ),
     )
 
 
 def invalid_job_error(
-    document: Mapping[str, Any], findings: Sequence[FieldError], framework: Framework
+    document: Mapping[str, Any], findings: Sequence[FieldError], kind: str
 ) -> ManifestError:
-    """Return the error with all ``findings``, and their lines if ``document`` is from a file."""
+    """Return the error with all ``findings``, and their lines if ``document`` is from a file.
+
+    ``kind`` is what the document is called.
+    """
     count = "an error" if len(findings) == 1 else f"{len(findings)} errors"
     if not isinstance(document, ManifestDocument):
-        return ManifestError(f"this {framework.kind} has {count}", findings=findings)
+        return ManifestError(f"this {kind} has {count}", findings=findings)
     span = document.places.span(findings[0].path)
     return ManifestError(
-        f"the {framework.kind} in {span.file} has {count}",
+        f"the {kind} in {span.file} has {count}",
         findings=findings,
         lines=[document.places.span(finding.path).line for finding in findings],
         span=span,
@@ -185,16 +198,17 @@ def _document_kind(document: ManifestDocument) -> str:
     return str(document["kind"])
 
 
+def _is_runtime(document: ManifestDocument) -> bool:
+    return document["kind"] in train_job.RUNTIME_KINDS
+
+
 def _check_job_kind(document: ManifestDocument) -> None:
     """Check that the kind is a framework's, and the version."""
-    kind, version = document["kind"], document["apiVersion"]
-    if kind == "TrainJob":
-        message = "TrainJob (Kubeflow Trainer v2) is not supported"
-        raise document.error(message, path="kind", hint=_kinds_hint())
+    version = document["apiVersion"]
     framework = _job_framework(document)
-    if version != API_VERSION:
+    if version != framework.api_version:
         message = f"unsupported apiVersion '{version}' of a {framework.kind}"
-        hint = f"write apiVersion: {API_VERSION}"
+        hint = f"write apiVersion: {framework.api_version}"
         raise document.error(message, path="apiVersion", hint=hint)
 
 
@@ -210,7 +224,7 @@ def _job_framework(document: ManifestDocument) -> Framework:
 
 
 def _known_kinds() -> list[str]:
-    return sorted(framework.kind for framework in list_frameworks())
+    return sorted(framework.kind for framework in (*list_frameworks(), TRAIN_JOB))
 
 
 def _kinds_hint() -> str:

@@ -170,6 +170,9 @@ class Framework(ABC):
     driver_types: ClassVar[tuple[ReplicaType, ...]]
     """The types whose success is the job's: the first of these that a job has is its driver."""
 
+    api_version: ClassVar[str] = "kubeflow.org/v1"
+    """The version of the kind's manifests."""
+
     default_type: ClassVar[ReplicaType] = ReplicaType("Worker")
     """The type of a job without numbers of replicas, unless a required type computes."""
 

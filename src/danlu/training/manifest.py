@@ -48,7 +48,7 @@ def read_job(document: Mapping[str, Any], framework: Framework) -> Job:
         errors |= set(framework.validate(job))
         if not errors:
             return job
-    raise invalid_job_error(document, sorted(errors), framework)
+    raise invalid_job_error(document, sorted(errors), framework.kind)
 
 
 def _check_status(status: Any) -> Iterator[FieldError]:
@@ -73,20 +73,11 @@ def _build_job(document: Mapping[str, Any], framework: Framework) -> Job:
         run_policy=run_policy,
         success_policy=spec.get("successPolicy") or "",
         elastic_policy=_parse_elastic_policy(spec, replicas, framework.scaled_type),
-        job_restart_policy=read_job_restart_policy(annotations, run_policy),
+        job_restart_policy=_read_job_restart_policy(annotations, run_policy),
         options=_framework_options(spec, framework),
         status=read_status(document.get("status") or {}),
         deleting=metadata.get("deletionTimestamp") is not None,
     )
-
-
-def read_job_restart_policy(
-    annotations: Mapping[str, str], run_policy: RunPolicy
-) -> JobRestartPolicy | None:
-    """Return the restart policy of the whole job that an annotation sets, if it does."""
-    if annotations.get(RESTART_POLICY_ANNOTATION) != WHOLE_JOB:
-        return None
-    return JobRestartPolicy(run_policy.backoff_limit)
 
 
 def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
@@ -109,14 +100,14 @@ def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
     policies = {"runPolicy": _to_plain_json(run_policy)}
     replicas = {type: _replica_to_manifest(spec) for type, spec in job.replicas.items()}
     spec = {
-        **_drop_empty({**policies, "successPolicy": job.success_policy}),
+        **drop_empty({**policies, "successPolicy": job.success_policy}),
         **_to_plain_json(job.options),
         framework.replicas_field: replicas,
     }
     if job.elastic_policy is not None:
         spec = {"elasticPolicy": _to_plain_json(job.elastic_policy), **spec}
-    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": _drop_empty(metadata)}
-    return {**document, "spec": spec, **_drop_empty({"status": status_to_manifest(job.status)})}
+    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": drop_empty(metadata)}
+    return {**document, "spec": spec, **drop_empty({"status": status_to_manifest(job.status)})}
 
 
 def status_to_manifest(status: JobStatus) -> dict[str, Any]:
@@ -175,7 +166,7 @@ def _to_plain_json(value: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
+def drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not empty (null, ``""``, ``{}``, ``[]``)."""
     return {name: value for name, value in mapping.items() if value not in (None, "", {}, [])}
 
@@ -204,6 +195,15 @@ def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     if "schedulingPolicy" in policy:
         policy["schedulingPolicy"] = _drop_unset(policy["schedulingPolicy"])
     return convert_value(policy, RunPolicy)
+
+
+def _read_job_restart_policy(
+    annotations: Mapping[str, str], run_policy: RunPolicy
+) -> JobRestartPolicy | None:
+    """Return the restart policy of the whole job that an annotation sets, if it does."""
+    if annotations.get(RESTART_POLICY_ANNOTATION) != WHOLE_JOB:
+        return None
+    return JobRestartPolicy(run_policy.backoff_limit)
 
 
 def _parse_elastic_policy(

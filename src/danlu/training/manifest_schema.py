@@ -189,8 +189,8 @@ def _describe_value(value: object) -> str:
 KNOWN_MANAGERS = (MANAGER, "kueue.x-k8s.io/multikueue")
 
 _PORT = integer_check(1, 65535)
-_TEXTS = list_check(check_text)
-_TEXT_MAP = map_check(check_text)
+TEXTS = list_check(check_text)
+TEXT_MAP = map_check(check_text)
 _QUANTITIES = map_check(check_quantity)
 
 
@@ -199,7 +199,7 @@ def _any_fields(names: str) -> dict[str, FieldCheck]:
     return dict.fromkeys(names.split(), any_value)
 
 
-_METADATA = record_check(
+METADATA = record_check(
     {
         **_any_fields("""
             creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers
@@ -208,8 +208,8 @@ _METADATA = record_check(
         "name": check_text,
         "generateName": check_text,
         "namespace": check_text,
-        "labels": _TEXT_MAP,
-        "annotations": _TEXT_MAP,
+        "labels": TEXT_MAP,
+        "annotations": TEXT_MAP,
     }
 )
 
@@ -249,7 +249,7 @@ _OBJECT_KEY = record_check(
     {"name": check_text, "key": check_text, "optional": check_boolean}, ("key",)
 )
 _OBJECT = record_check({"name": check_text, "optional": check_boolean})
-_VARIABLE = record_check(
+VARIABLE = record_check(
     {
         "name": check_text,
         "value": check_text,
@@ -276,7 +276,7 @@ _VARIABLE = record_check(
 )
 
 _HANDLER: dict[str, FieldCheck] = {
-    "exec": record_check({"command": _TEXTS}),
+    "exec": record_check({"command": TEXTS}),
     "httpGet": map_check(any_value),
     "tcpSocket": map_check(any_value),
 }
@@ -328,46 +328,44 @@ _MOUNT = record_check(
     ("name", "mountPath"),
 )
 
-_CONTAINER = record_check(
-    {
-        **_any_fields("""
-            resizePolicy restartPolicy restartPolicyRules terminationMessagePath
-            terminationMessagePolicy volumeDevices
-        """),
-        **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _PROBE),
-        **dict.fromkeys(("stdin", "stdinOnce", "tty"), check_boolean),
-        "envFrom": list_check(
-            record_check({"prefix": check_text, "configMapRef": _OBJECT, "secretRef": _OBJECT})
-        ),
-        "lifecycle": record_check({"preStop": _HOOK, "postStart": _HOOK, "stopSignal": check_text}),
-        "securityContext": record_check(
-            {
-                **_any_fields("capabilities procMount"),
-                **_SECURITY,
-                "allowPrivilegeEscalation": check_boolean,
-                "privileged": check_boolean,
-                "readOnlyRootFilesystem": check_boolean,
-            }
-        ),
-        "name": check_text,
-        "image": check_text,
-        "imagePullPolicy": choice_check(("Always", "IfNotPresent", "Never")),
-        "command": _TEXTS,
-        "args": _TEXTS,
-        "workingDir": check_text,
-        "env": list_check(_VARIABLE),
-        "ports": list_check(_CONTAINER_PORT),
-        "resources": record_check(
-            {
-                "limits": _QUANTITIES,
-                "requests": _QUANTITIES,
-                "claims": list_check(map_check(any_value)),
-            }
-        ),
-        "volumeMounts": list_check(_MOUNT),
-    },
-    ("name",),
-)
+CONTAINER: dict[str, FieldCheck] = {
+    **_any_fields("""
+        resizePolicy restartPolicy restartPolicyRules terminationMessagePath
+        terminationMessagePolicy volumeDevices
+    """),
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _PROBE),
+    **dict.fromkeys(("stdin", "stdinOnce", "tty"), check_boolean),
+    "envFrom": list_check(
+        record_check({"prefix": check_text, "configMapRef": _OBJECT, "secretRef": _OBJECT})
+    ),
+    "lifecycle": record_check({"preStop": _HOOK, "postStart": _HOOK, "stopSignal": check_text}),
+    "securityContext": record_check(
+        {
+            **_any_fields("capabilities procMount"),
+            **_SECURITY,
+            "allowPrivilegeEscalation": check_boolean,
+            "privileged": check_boolean,
+            "readOnlyRootFilesystem": check_boolean,
+        }
+    ),
+    "name": check_text,
+    "image": check_text,
+    "imagePullPolicy": choice_check(("Always", "IfNotPresent", "Never")),
+    "command": TEXTS,
+    "args": TEXTS,
+    "workingDir": check_text,
+    "env": list_check(VARIABLE),
+    "ports": list_check(_CONTAINER_PORT),
+    "resources": record_check(
+        {
+            "limits": _QUANTITIES,
+            "requests": _QUANTITIES,
+            "claims": list_check(map_check(any_value)),
+        }
+    ),
+    "volumeMounts": list_check(_MOUNT),
+}
+_CONTAINER = record_check(CONTAINER, ("name",))
 
 _MODE = integer_check(0, 0o777)
 _FILES: dict[str, FieldCheck] = {
@@ -397,40 +395,38 @@ _POD_SWITCHES = (
     *("hostUsers", "setHostnameAsFQDN", "shareProcessNamespace"),
 )
 
-_POD = record_check(
-    {
-        **_any_fields("""
-            affinity dnsConfig dnsPolicy ephemeralContainers hostAliases hostname hostnameOverride
-            imagePullSecrets nodeName nodeSelector os overhead preemptionPolicy priority
-            priorityClassName readinessGates resourceClaims resources restartPolicy
-            runtimeClassName schedulerName schedulingGates serviceAccount serviceAccountName
-            subdomain tolerations topologySpreadConstraints
-        """),
-        **dict.fromkeys(_POD_SWITCHES, check_boolean),
-        "activeDeadlineSeconds": integer_check(1),
-        # The API server turns a negative one into 1.
-        "terminationGracePeriodSeconds": integer_check(-INT64, INT64),
-        "securityContext": record_check(
-            {
-                **_any_fields("""
-                    fsGroup fsGroupChangePolicy seLinuxChangePolicy supplementalGroups
-                    supplementalGroupsPolicy sysctls
-                """),
-                **_SECURITY,
-            }
-        ),
-        "containers": list_check(_CONTAINER),
-        "initContainers": list_check(_CONTAINER),
-        "volumes": list_check(_VOLUME),
-    },
-    ("containers",),
-)
+POD: dict[str, FieldCheck] = {
+    **_any_fields("""
+        affinity dnsConfig dnsPolicy ephemeralContainers hostAliases hostname hostnameOverride
+        imagePullSecrets nodeName nodeSelector os overhead preemptionPolicy priority
+        priorityClassName readinessGates resourceClaims resources restartPolicy
+        runtimeClassName schedulerName schedulingGates serviceAccount serviceAccountName
+        subdomain tolerations topologySpreadConstraints
+    """),
+    **dict.fromkeys(_POD_SWITCHES, check_boolean),
+    "activeDeadlineSeconds": integer_check(1),
+    # The API server turns a negative one into 1.
+    "terminationGracePeriodSeconds": integer_check(-INT64, INT64),
+    "securityContext": record_check(
+        {
+            **_any_fields("""
+                fsGroup fsGroupChangePolicy seLinuxChangePolicy supplementalGroups
+                supplementalGroupsPolicy sysctls
+            """),
+            **_SECURITY,
+        }
+    ),
+    "containers": list_check(_CONTAINER),
+    "initContainers": list_check(_CONTAINER),
+    "volumes": list_check(_VOLUME),
+}
+_POD = record_check(POD, ("containers",))
 
 check_replica = record_check(
     {
         "replicas": integer_check(),
         "restartPolicy": choice_check(tuple(RestartPolicy)),
-        "template": record_check({"metadata": _METADATA, "spec": _POD}, ("spec",)),
+        "template": record_check({"metadata": METADATA, "spec": _POD}, ("spec",)),
         # In MXNet's tuning examples; no operator since v1beta1 reads it.
         "label": check_text,
     },
@@ -455,7 +451,7 @@ def build_manifest_check(framework: Framework) -> FieldCheck:
             **dict.fromkeys(RUN_POLICY, "move it to spec.runPolicy"),
         },
     )
-    top = {"apiVersion": check_text, "kind": check_text, "metadata": _METADATA, "spec": spec}
+    top = {"apiVersion": check_text, "kind": check_text, "metadata": METADATA, "spec": spec}
     return record_check(
         {**top, "status": map_check(any_value)}, ("apiVersion", "kind", "metadata", "spec")
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
+from danlu.training.frameworks import train_job
+from danlu.util.plugins import BrokenPlugin, broken_plugin, list_plugins, load_plugin
 from danlu.util.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -37,23 +39,24 @@ BUILT_IN_FRAMEWORKS: tuple[Framework, ...] = tuple(
 DEFAULT_FRAMEWORK = BUILT_IN_FRAMEWORKS[0]
 """The framework that serves any program: it sets the most common variables (``RANK`` …)."""
 
-
-class BrokenFramework(UsageError):
-    """The framework of an installed package cannot be used; message and hint name the package."""
+TRAIN_JOB = train_job.FRAMEWORK
+"""What drives TrainJobs. It is not listed, because a script cannot choose it."""
 
 
 def find_framework(kind_or_name: str) -> Framework:
     """Return the framework with this kind (``PyTorchJob``), name or alias, in any case.
 
     Raises:
-        BrokenFramework: A package provides a framework of this name that cannot be used.
+        BrokenPlugin: A package provides a framework of this name that cannot be used.
         UsageError: There is no such framework; the hint has the closest name.
     """
+    if kind_or_name == TRAIN_JOB.kind:
+        return TRAIN_JOB
     wanted = kind_or_name.lower()
     for framework in BUILT_IN_FRAMEWORKS:
         if wanted in _framework_names(framework):
             return framework
-    for entry in _entry_points():
+    for entry in list_plugins(ENTRY_POINT_GROUP):
         if entry.name.lower() == wanted:
             return _load_plugin(entry, BUILT_IN_FRAMEWORKS)
     plugins, broken = _load_plugins()
@@ -79,56 +82,33 @@ def _framework_names(framework: Framework) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
 
 
-def _entry_points() -> list[EntryPoint]:
-    # importlib.metadata takes a tenth of the start of a job, and built-in frameworks don't need it.
-    from importlib.metadata import entry_points
-
-    return sorted(
-        entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: (entry.name, entry.value)
-    )
-
-
-def _load_plugins() -> tuple[list[Framework], list[BrokenFramework]]:
+def _load_plugins() -> tuple[list[Framework], list[BrokenPlugin]]:
     """Load the frameworks of all packages; return them, and an error for each that failed."""
     plugins: list[Framework] = []
-    broken: list[BrokenFramework] = []
-    for entry in _entry_points():
+    broken: list[BrokenPlugin] = []
+    for entry in list_plugins(ENTRY_POINT_GROUP):
         try:
             plugins.append(_load_plugin(entry, (*BUILT_IN_FRAMEWORKS, *plugins)))
-        except BrokenFramework as error:
+        except BrokenPlugin as error:
             broken.append(error)
     return plugins, broken
 
 
 def _load_plugin(entry: EntryPoint, known: Sequence[Framework]) -> Framework:
     """Load the framework of an entry point. Its names must differ from those of ``known`` ones."""
-    try:
-        framework = entry.load()
-    except Exception as error:
-        raise _broken_plugin(entry, f"{type(error).__name__}: {error}") from error
-    if not isinstance(framework, Framework):
-        what = type(framework).__name__
-        raise _broken_plugin(entry, f"{entry.value} is a {what}, not a Framework")
+    framework = load_plugin(entry, Framework)  # type: ignore[type-abstract]
     missing = [name for name in Framework.__annotations__ if not hasattr(framework, name)]
     if missing:
-        raise _broken_plugin(entry, f"{entry.value} does not set {', '.join(missing)}")
+        raise broken_plugin(entry, Framework, f"{entry.value} does not set {', '.join(missing)}")
     names = _framework_names(framework)
     taken = next((other for other in known if _framework_names(other) & names), None)
     if taken is not None:
-        raise _broken_plugin(entry, f"{taken.kind} already has that name or kind")
+        raise broken_plugin(entry, Framework, f"{taken.kind} already has that name or kind")
     return framework
 
 
-def _broken_plugin(entry: EntryPoint, reason: str) -> BrokenFramework:
-    package = f"package {entry.dist.name}" if entry.dist else "an unknown package"
-    return BrokenFramework(
-        f"framework {entry.name} of {package} cannot be used: {reason}",
-        hint=f"update {package}, or uninstall it",
-    )
-
-
 def _unknown_framework(
-    kind_or_name: str, known: Sequence[Framework], broken: Sequence[BrokenFramework]
+    kind_or_name: str, known: Sequence[Framework], broken: Sequence[BrokenPlugin]
 ) -> UsageError:
     names = [
         name for framework in known for name in (framework.name, framework.kind, *framework.aliases)

@@ -74,6 +74,15 @@ def replica_labels(job: Job, framework: Framework, replica: ReplicaId) -> dict[s
     return {**type_labels(job, framework, replica.type), **index, **role}
 
 
+def parse_replica_id(labels: Mapping[str, str], framework: Framework) -> ReplicaId | None:
+    """Return the replica that labels name; unknown replica types keep their name."""
+    type, index = labels.get(REPLICA_TYPE, ""), labels.get(REPLICA_INDEX, "")
+    if not type or not index.isdecimal():
+        return None
+    known = (known for known in framework.replica_types if known.lower() == type)
+    return ReplicaId(next(known, ReplicaType(type)), int(index))
+
+
 def _add_labels(template: PodTemplate, labels: Mapping[str, str]) -> dict[str, Any]:
     known = (template.get("metadata") or {}).get("labels") or {}
     unnamed = {

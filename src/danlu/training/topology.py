@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from danlu.training.framework import Framework, PodTemplate
+from danlu.training.framework import Framework
 from danlu.training.pod_template import list_containers
 from danlu.training.types import Job, ReplicaId
 
 
 def declared_port(job: Job, replica: ReplicaId, framework: Framework) -> int:
     """Return the port that a template declares under the framework's name, or the default."""
-    spec = job.replicas.get(replica.type)
-    found = _declared_ports(spec.template, framework) if spec else iter(())
+    spec, name = job.replicas.get(replica.type), framework.container
+    containers = list_containers(spec.template) if spec else ()
+    own_first = sorted(containers, key=lambda container: container.get("name") != name)
+    ports = (port for container in own_first for port in container.get("ports") or ())
+    found = (port["containerPort"] for port in ports if port.get("name") == framework.port_name)
     return next(found, framework.port)
 
 
@@ -43,15 +45,3 @@ class ServiceTopology:
     def directory(self, replica: ReplicaId) -> str:
         """Return where the ConfigMap with the framework's files is mounted."""
         return self.framework.files_directory
-
-
-def _declared_ports(template: PodTemplate, framework: Framework) -> Iterator[int]:
-    """Yield the ports with the framework's port name, its own container's first."""
-    own = sorted(
-        list_containers(template),
-        key=lambda container: container.get("name") != framework.container,
-    )
-    for container in own:
-        for port in container.get("ports") or ():
-            if port.get("name") == framework.port_name:
-                yield port["containerPort"]

@@ -45,7 +45,7 @@ def check_job(job: Job, framework: Framework) -> Job:
     for type, spec in job.replicas.items():
         errors |= {*check_template(spec.template, f"{paths[type]}.template", framework)}
     if errors:
-        raise invalid_job_error({}, sorted(errors), framework)
+        raise invalid_job_error({}, sorted(errors), framework.kind)
     return job
 
 

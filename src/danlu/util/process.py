@@ -13,6 +13,7 @@ import anyio
 import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
+from danlu.util.output_lines import OutputLines
 from danlu.util.pdeathsig import with_parent_death_signal
 from danlu.util.process_activity import (
     STUCK_SECONDS,
@@ -151,26 +152,17 @@ async def stream(
 ) -> int:
     """Run ``args``, call ``on_line`` with each line of the merged output, and return the exit code.
 
-    A carriage return ends a line too (progress bars). Undecodable bytes are replaced, and lines
-    longer than 64 KiB are split.
+    See :class:`~danlu.util.output_lines.OutputLines`.
     """
     process = await anyio.open_process(
         with_parent_death_signal(args), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd
     )
-    pending = b""
+    lines = OutputLines(on_line)
     try:
         assert process.stdout is not None
         async for chunk in process.stdout:
-            *lines, pending = (pending + chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(
-                b"\n"
-            )
-            for line in lines:
-                on_line(line.decode(errors="replace"))
-            if len(pending) > 65536:
-                on_line(pending.decode(errors="replace"))
-                pending = b""
-        if pending:
-            on_line(pending.decode(errors="replace"))
+            lines.feed(chunk)
+        lines.feed(b"", final=True)
         await process.wait()
     finally:
         await kill_and_reap(process)

@@ -6,6 +6,8 @@ import os
 import re
 
 MAX_TEXT_LENGTH = 300
+#: For why a program failed: a chain of causes, of which the last one matters.
+MAX_REASON_LENGTH = 2000
 
 #: ECMA-48 control sequences, operating system commands and two-byte escapes.
 _ESCAPE_SEQUENCES = re.compile(
@@ -33,7 +35,7 @@ def read_last_line(errors: str | bytes, *, otherwise: str = "") -> str:
     """Return the last line that a program has printed, for a message; ``otherwise`` if none."""
     text = errors if isinstance(errors, str) else errors.decode(errors="replace")
     lines = text.strip().splitlines()
-    return escape_unprintable(lines[-1].strip()) if lines else otherwise
+    return escape_unprintable(lines[-1].strip(), limit=MAX_REASON_LENGTH) if lines else otherwise
 
 
 def strip_control_sequences(text: str) -> str:

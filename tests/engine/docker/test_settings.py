@@ -125,6 +125,13 @@ def test_errors_of_the_command_line_have_one_cause(
         raise DockerCommand("docker").interpret_error("run", stderr)
 
 
+def test_a_long_error_keeps_its_cause_which_comes_last() -> None:
+    layers = ":".join(f"/var/lib/containers/storage/overlay/l/{'X' * 26}" for _ in range(8))
+    stderr = f'Error: mounting storage: mount overlay:{layers}, data: "x": invalid argument'
+    error = DockerCommand("podman").interpret_error("start", stderr)
+    assert error.message.endswith(": invalid argument")
+
+
 def test_the_lowest_common_layers_are_found() -> None:
     a, b, c, d = (DiffId(f"sha256:{letter * 64}") for letter in "abcd")
     assert find_common_layers((a, b, c), [(a,), (a, b, d), (b, c)]) == (a, b)

@@ -189,3 +189,14 @@ async def test_all_replicas_are_recreated_together_if_the_job_asks_for_it(
     status = await site.wait_for_state("Failed")
     assert "max number of restarts (1)" in status["conditions"][-1]["message"]
     assert status["firstFailure"]["replica"] == {"type": "Worker", "index": 1}
+
+
+async def test_a_running_job_that_gets_the_annotation_is_restarted_as_a_whole(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await running(site, policy="ExitCode")
+    before = await site.uid("job-master-0")
+    await site.change({"metadata": {"annotations": {"danlu.dev/restart-policy": "Job"}}})
+    await site.end("job-worker-0", code=137)
+    await site.wait_for_recreation("job-master-0", before)
+    assert (await site.status())["restarts"] == 1

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import UsageError
-from danlu.training.registry import (
-    BrokenFramework,
-    find_framework,
-    list_frameworks,
-)
+from danlu.training.registry import find_framework, list_frameworks
+from danlu.util.plugins import BrokenPlugin
 
 # As an external package would write it, reusing existing functions for brevity.
 GOOD = """
@@ -113,7 +110,7 @@ def test_framework_of_a_package_is_found(site: Path) -> None:
 
 def test_broken_package_is_reported_if_its_framework_is_requested(site: Path) -> None:
     install(site, "danlu-broken", "broken", "import nothing_of_this_name\n")
-    with pytest.raises(BrokenFramework) as caught:
+    with pytest.raises(BrokenPlugin) as caught:
         find_framework("Broken")
     assert caught.value.message == (
         "framework broken of package danlu-broken cannot be used: "
@@ -142,7 +139,7 @@ def test_broken_package_is_reported_for_an_unknown_kind(site: Path) -> None:
 
 def test_entry_point_that_is_not_a_framework_is_rejected(site: Path) -> None:
     install(site, "danlu-odd", "odd", "FRAMEWORK = 'odd'\n")
-    with pytest.raises(BrokenFramework, match="danlu_odd:FRAMEWORK is a str, not a Framework"):
+    with pytest.raises(BrokenPlugin, match="danlu_odd:FRAMEWORK is a str, not a Framework"):
         find_framework("odd")
 
 
@@ -151,7 +148,7 @@ def test_package_cannot_override_a_builtin_framework(site: Path) -> None:
     assert find_framework("pytorch").kind == "PyTorchJob"
     assert len(list_frameworks()) == 7
     named = "danlu-evil cannot be used: PyTorchJob already has that name"
-    with pytest.raises(BrokenFramework, match=named):
+    with pytest.raises(BrokenPlugin, match=named):
         find_framework("evil")
 
 

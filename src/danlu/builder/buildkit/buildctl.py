@@ -11,8 +11,10 @@ import os
 import re
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
@@ -22,6 +24,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from danlu.errors import MachineError, OutsideError
 from danlu.util.exception_groups import unwrap_group
+from danlu.util.output_lines import OutputLines
 from danlu.util.pdeathsig import with_parent_death_signal
 from danlu.util.process import run, wait_until_stuck
 from danlu.util.process_activity import STUCK_SECONDS, stuck_error
@@ -233,7 +236,7 @@ class _ProgressReader:
         self._step = step
         self._on_line = on_line
         self._transfer = transfer
-        self._pending: dict[str, bytes] = {}
+        self._outputs = defaultdict[str, OutputLines](partial(OutputLines, on_line))
         self._transfers: dict[str, tuple[int, int]] = {}
         self.error = ""
         #: Whether the command of the step runs.
@@ -265,17 +268,12 @@ class _ProgressReader:
 
     def _handle_output(self, chunk: _LogChunk) -> None:
         with suppress(ValueError):
-            text = self._pending.get(chunk.vertex, b"") + base64.b64decode(chunk.data)
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            *lines, self._pending[chunk.vertex] = text.split(b"\n")
-            for line in lines:
-                self._on_line(line.decode(errors="replace"))
+            self._outputs[chunk.vertex].feed(base64.b64decode(chunk.data))
 
     def flush(self) -> None:
         """Report last lines that have no line end."""
-        for line in self._pending.values():
-            if line:
-                self._on_line(line.decode(errors="replace"))
+        for output in self._outputs.values():
+            output.feed(b"", final=True)
 
 
 def _quote_field(key: str, path: Path) -> str:

@@ -31,7 +31,7 @@ from danlu.oci.types import layer_compression
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.merge_upper import merge_upper
 from danlu.sandbox.network_env import NetworkEnvironment, detect_network_environment
-from danlu.sandbox.prepare import add_mount_points, wrap_in_shell
+from danlu.sandbox.prepare import add_mount_points, has_shell, wrap_in_shell
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.store import Store
 from danlu.util.files import private_directory, remove_tree
@@ -294,7 +294,7 @@ class BuildKitSandbox:
             for name, value in network_env.environment.items()
             if name not in process.environment
         }
-        wrapped = wrap_in_shell(process, view, _make_wrapper(process))
+        wrapped = wrap_in_shell(process, _make_wrapper(process)) if has_shell(view) else process
         epoch = _read_epoch(process)
         points = (*_select_network_mounts(network_env, view), *mounts, *_NAME_FILES)
         layers = add_mount_points(root.layers, view, place, process, points)

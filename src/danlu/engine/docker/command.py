@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from danlu.errors import DanluError, MachineError, OutsideError
 from danlu.util.process_activity import run_program
-from danlu.util.sanitize import escape_unprintable
+from danlu.util.sanitize import escape_unprintable, read_last_line
 
 #: What the programs read themselves, so that a container's value must not be in their environment.
 _OWN_PREFIXES = ("DOCKER_", "CONTAINER", "PODMAN", "BUILDAH", "SSH_", "XDG_", "LD_", "GODEBUG")
@@ -105,7 +105,7 @@ class DockerCommand:
         lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
         # Docker's client ends with advice: "See 'docker run --help'."
         reasons = [line for line in lines if "--help'" not in line]
-        reason = escape_unprintable(reasons[-1] if reasons else "it printed no error")
+        reason = read_last_line("\n".join(reasons), otherwise="it printed no error")
         if "permission denied while trying to connect" in stderr:
             return MachineError(
                 f"{self.name}: {reason}",

@@ -35,12 +35,12 @@ from danlu.kube.errors import Forbidden, NotFound
 from danlu.kube.patch import merge_patch
 from danlu.kube.watch import ListOptions
 from danlu.training.names import STOPPED_ANNOTATION, reports_config_map_name, submitter_lease_name
+from danlu.training.rendering import JOB_NAME
 from danlu.training.replicas import with_replicas
 from danlu.training.types import ReplicaId
 
 _STOPPED_BY_USER = "stopped by its user"
 _STOP_TIMEOUT = 30.0
-_JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 
 
 class KubernetesJobs:
@@ -129,7 +129,7 @@ class KubernetesJobs:
         """
         async with self._open_client() as client:
             jobs = await list_jobs(client, self.namespace, self.labels)
-            selection = ListOptions(self.namespace, labels=_JOB_NAME_LABEL)
+            selection = ListOptions(self.namespace, labels=JOB_NAME)
             pods = (await client.list(POD, selection)).items
         pods_by_owner: dict[str, list[PodObject]] = {}
         for pod in pods:
@@ -166,7 +166,7 @@ class KubernetesJobs:
         return own_pods(pods.items, found.uid)
 
     def _pod_selector(self, name: str) -> ListOptions:
-        return ListOptions(self.namespace, labels=f"{_JOB_NAME_LABEL}={name}")
+        return ListOptions(self.namespace, labels=f"{JOB_NAME}={name}")
 
     async def _get_report(self, client: Client, found: ClusterJob) -> ReportObject | None:
         # Users without permission to read ConfigMaps still see the job.
@@ -235,7 +235,7 @@ class KubernetesJobs:
     async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
         """Return the last command of a replica."""
         async with self._open_job(name) as (client, found):
-            pods = newest_pods(await self._list_pods(client, found), found.framework.replica_types)
+            pods = newest_pods(await self._list_pods(client, found), found.framework)
         if replica not in pods:
             raise UsageError(f"{replica} of job {name} has not run yet, or its pod was deleted")
         return replica_command(pods[replica], found.framework)
@@ -248,7 +248,7 @@ class KubernetesJobs:
             pods = await self._list_pods(client, found)
             report = await self._get_report(client, found)
         leader = found.framework.leader(decode_job(found.job, found.framework))
-        replicas = newest_pods(pods, found.framework.replica_types)
+        replicas = newest_pods(pods, found.framework)
         result = collect_result(last, leader, pods=replicas, report=report)
         return msgspec.structs.replace(result, trusted=self._trusted)
 

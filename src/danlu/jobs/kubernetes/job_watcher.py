@@ -29,6 +29,7 @@ from danlu.kube.types import Key
 from danlu.kube.watch import ListOptions
 from danlu.training.framework import Framework
 from danlu.training.names import reports_config_map_name
+from danlu.training.rendering import JOB_NAME
 from danlu.training.types import ReplicaId
 
 # The view is rebuilt after this time even without a change, because it also depends on the time.
@@ -55,7 +56,7 @@ class JobWatcher:
         self._generation = 0
         self._seen_generation = -1
         self._newest: Mapping[ReplicaId, PodObject] = {}
-        self._pod_options = ListOptions(namespace, labels=f"training.kubeflow.org/job-name={name}")
+        self._pod_options = ListOptions(namespace, labels=f"{JOB_NAME}={name}")
         self._final_pods: dict[str, PodObject] | None = None
         self._final_pods_lock = asyncio.Lock()
         self._is_over = False
@@ -173,7 +174,7 @@ class JobWatcher:
         if self._seen_generation == self._generation:
             return
         self._seen_generation = self._generation
-        self._newest = newest_pods(self._own_pods(), self.framework.replica_types)
+        self._newest = newest_pods(self._own_pods(), self.framework)
         view = self.view()
         self._is_over = view is None or view.finished
 

@@ -14,12 +14,13 @@ from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaV
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
 from danlu.kube.pod_waiting import STARTING, waiting_reason
 from danlu.training.dependencies import describe_dependencies
-from danlu.training.document import ManifestError
+from danlu.training.document import API_VERSION, ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
 from danlu.training.names import STOPPED_ANNOTATION
 from danlu.training.pod_template import expand_references, find_main_container
 from danlu.training.progress import TrainingProgress
+from danlu.training.rendering import parse_replica_id
 from danlu.training.replicas import replica_ids
 from danlu.training.types import (
     ConditionType,
@@ -28,11 +29,9 @@ from danlu.training.types import (
     JobStatus,
     ReplicaId,
     ReplicaRecord,
-    ReplicaType,
 )
 from danlu.util.decoding import decode_json
 
-_PREFIX = "training.kubeflow.org"
 _PHASE_STATES: Mapping[str, ReplicaStateName] = {
     "": "Pending",
     "Pending": "Pending",
@@ -54,7 +53,7 @@ _PICKUP_TIMEOUT = timedelta(seconds=15)
 def decode_job(found: JobObject, framework: Framework) -> Job:
     """Return the job that an object describes; without replicas if its manifest is invalid."""
     metadata: Mapping[str, Any] = msgspec.to_builtins(found.metadata)
-    document = {"apiVersion": "kubeflow.org/v1", "kind": framework.kind, "metadata": metadata}
+    document = {"apiVersion": API_VERSION, "kind": framework.kind, "metadata": metadata}
     try:
         return read_job({**document, "spec": found.spec, "status": found.status}, framework)
     except ManifestError:
@@ -80,7 +79,7 @@ def build_view(
     """
     job = decode_job(found, framework)
     status, state = _status_and_state(job, found, pods, now)
-    newest = newest_pods(pods, framework.replica_types)
+    newest = newest_pods(pods, framework)
     return JobView(
         name=job.name,
         kind=job.kind,
@@ -185,14 +184,6 @@ def own_report(report: ReportObject | None, uid: str) -> ReportObject | None:
     return report if any(owner.uid == uid for owner in owners) else None
 
 
-def _replica_of_pod(pod: PodObject, types: Sequence[ReplicaType]) -> ReplicaId | None:
-    """Return which replica a pod is; None if it has no such labels."""
-    labels = pod.metadata.labels
-    label, index = labels.get(f"{_PREFIX}/replica-type"), labels.get(f"{_PREFIX}/replica-index", "")
-    type = next((type for type in types if type.lower() == label), None)
-    return ReplicaId(type, int(index)) if type is not None and index.isdigit() else None
-
-
 def _may_run(pod: PodObject) -> bool:
     return pod.status.phase not in ("Succeeded", "Failed")
 
@@ -205,13 +196,11 @@ def attempt_number(record: ReplicaRecord, uid: str) -> int:
     return record.attempts
 
 
-def newest_pods(
-    pods: Sequence[PodObject], types: Sequence[ReplicaType]
-) -> dict[ReplicaId, PodObject]:
+def newest_pods(pods: Sequence[PodObject], framework: Framework) -> dict[ReplicaId, PodObject]:
     """Return the newest pod of each replica; ``pods`` are ordered from oldest to newest."""
     newest = {}
     for pod in pods:
-        replica = _replica_of_pod(pod, types)
+        replica = parse_replica_id(pod.metadata.labels, framework)
         if replica is not None:
             newest[replica] = pod
     return newest

@@ -118,7 +118,7 @@ class ContainerEngine:
             raise MachineError("the container has ended", hint="run `danlu jobs show` to see why")
         process = msgspec.structs.replace(running.prepared.process, args=tuple(args))
         stdin, stdout, stderr = streams
-        return running.start_exec(process, stdin=stdin, stdout=stdout, stderr=stderr)
+        return running.start_program(process, stdin=stdin, stdout=stdout, stderr=stderr)
 
     async def close(self) -> None:
         """Stop all containers, and remove the network and the working directory."""

@@ -11,7 +11,7 @@ from danlu.engine.resource_allocator import ResourceAllocator
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
-from danlu.training.pod_template import find_main_container
+from danlu.training.pod_template import find_main_container, replace_container
 from danlu.training.rendering import render_pod
 from danlu.training.replicas import replica_ids
 from danlu.training.topology import declared_port
@@ -106,8 +106,4 @@ def render_local_pod(
     if main.get("command") or main.get("args"):
         return pod
     command = list(framework.wrap_command(job, replica.type, ()))
-    containers = [
-        {**main, "command": command} if container is main else container
-        for container in pod["spec"]["containers"]
-    ]
-    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+    return replace_container(pod, {**main, "command": command}, main)

@@ -17,7 +17,7 @@ from danlu.sandbox.launcher.cgroup import (
     open_procs_files,
 )
 from danlu.sandbox.layer_view import LayerView
-from danlu.sandbox.prepare import SHELL, ContainerSpec, prepare_bundle
+from danlu.sandbox.prepare import SHELL, ContainerSpec, has_shell, prepare_bundle
 from danlu.sandbox.runtime import OciRuntime, find_runtime
 from danlu.sandbox.types import ProcessSpec
 
@@ -29,14 +29,14 @@ EXEC_ARGS = 'exec "$@"'
 class PreparedContainer:
     """A container that can be started: its bundle, and the control group that it enters.
 
-    With ``has_shell`` a shell of the container enters the group, else the runtime does.
+    With ``enters_inside`` a shell of the container enters it, else the runtime does.
     """
 
     runtime: OciRuntime
     bundle: Path
     process: ProcessSpec
     group: ContainerCgroup | None
-    has_shell: bool
+    enters_inside: bool
 
     @property
     def log(self) -> Path:
@@ -48,10 +48,11 @@ class PreparedContainer:
         """Yield the command line, and the descriptors that it gets after its three streams."""
         with open_procs_files(self.group) as procs_files:
             count = len(procs_files)
-            command = self.runtime.command(self.bundle, descriptors=count if self.has_shell else 0)
-            if procs_files and not self.has_shell:
+            if self.enters_inside or not count:
+                command = self.runtime.command(self.bundle, descriptors=count)
+            else:
                 script = f"{enter_script(count)}{EXEC_ARGS}"
-                command = [SHELL, "-c", script, "danlu", *command]
+                command = [SHELL, "-c", script, "danlu", *self.runtime.command(self.bundle)]
             yield command, procs_files
 
     def start_error(self, what: str, reason: str) -> MachineError:
@@ -90,16 +91,15 @@ class ContainerLauncher:
         Raises :class:`MachineError` if this machine cannot provide something, and
         :class:`~danlu.errors.UsageError` for an invalid mount.
         """
-        group, has_shell = None, False
+        group, enters_inside = None, False
         if spec.group and self._cgroups is not None:
             group = self._cgroups.create(spec.group, spec.limits)
             resources.callback(group.close)
-            view = LayerView(spec.root.layers)
-            has_shell = view.entry(view.resolve(SHELL)) is not None
-            if has_shell:
+            enters_inside = has_shell(LayerView(spec.root.layers))
+            if enters_inside:
                 script = f"{enter_script(group.fd_count)}{spec.script or EXEC_ARGS}"
                 spec = msgspec.structs.replace(spec, script=script)
         bundle = prepare_bundle(spec, work=self.work, seccomp=self._seccomp)
         return PreparedContainer(
-            self._runtime, resources.enter_context(bundle), spec.process, group, has_shell
+            self._runtime, resources.enter_context(bundle), spec.process, group, enters_inside
         )

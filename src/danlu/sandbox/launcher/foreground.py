@@ -6,18 +6,18 @@ Nothing here is asynchronous: a start takes milliseconds, and an event loop woul
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from danlu.sandbox import runtime
 from danlu.sandbox.launcher import waiting_shell
 from danlu.sandbox.launcher.container import PreparedContainer
-
-_FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+from danlu.util.signal_pipe import collect_signals
 
 
 def run_in_foreground(container: PreparedContainer) -> int:
@@ -29,52 +29,35 @@ def run_in_foreground(container: PreparedContainer) -> int:
     """
     terminal = container.process.terminal
     command = container.runtime.command(container.bundle)
-    killed: list[int] = []
     sys.stdout.flush()
-    with _preserve_terminal(terminal), _forward_signals(killed) as keeper:
+    with _preserve_terminal(terminal), collect_signals() as arrived:
         # With a terminal the runtime must stay in our session to read it. Otherwise it gets a
         # new one, so that Ctrl-C reaches the program only once, through us.
-        pid = os.posix_spawn(
+        keeper = os.posix_spawn(
             command[0], command, container.runtime.environment(), setsid=not terminal
         )
-        keeper(pid)
-        _, status = os.waitpid(pid, 0)
-    code = -killed[0] if killed else os.waitstatus_to_exitcode(status)
+        killed = _forward_signals(keeper, arrived)
+        _, status = os.waitpid(keeper, 0)
+    code = -killed if killed else os.waitstatus_to_exitcode(status)
     code, reason = runtime.interpret_exit(code, container.log, container.process.args[0])
     if code == runtime.FAILED_TO_START and reason:
         raise container.start_error("the program", reason)
     return code
 
 
-@contextmanager
-def _forward_signals(killed: list[int]) -> Iterator[Callable[[int], None]]:
-    """Forward signals to the program; yields a function to call with the keeper's process id.
-
-    Signals that arrive before that are forwarded then. ``killed`` receives a signal that had to be
-    turned into a kill.
-    """
-    keepers: list[int] = []
-    waiting: list[int] = []
-
-    def forward(number: int, frame: object) -> None:
-        if not keepers:
-            waiting.append(number)
-        elif not waiting_shell.send_signal(keepers[0], number):
-            killed.append(number)
-
-    def take(keeper: int) -> None:
-        keepers.append(keeper)
-        for number in waiting:
-            forward(number, None)
-
-    # Signals that our parent ignores (nohup, a background job) stay ignored.
-    heard = [number for number in _FORWARDED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, forward) for number in heard}
-    try:
-        yield take
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _forward_signals(keeper: int, arrived: int) -> int:
+    """Forward signals to the program until it has ended; return one that was turned into a kill."""
+    killed = 0
+    with open(os.pidfd_open(keeper), "rb", buffering=0) as process:
+        while True:
+            readable, _, _ = select.select([process.fileno(), arrived], [], [])
+            if arrived in readable:
+                for number in os.read(arrived, 64):
+                    # The runtime gets new sizes of the terminal itself.
+                    if number != signal.SIGWINCH and not waiting_shell.send_signal(keeper, number):
+                        killed = killed or number
+            else:
+                return killed
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from danlu.sandbox.launcher.cgroup import enter_script, open_procs_files
 from danlu.sandbox.launcher.container import EXEC_ARGS, PreparedContainer
 from danlu.sandbox.launcher.container_process import ContainerProcess
 from danlu.sandbox.launcher.spawned_process import spawn_session
-from danlu.sandbox.prepare import SHELL
+from danlu.sandbox.prepare import wrap_in_shell
 from danlu.sandbox.types import ProcessSpec
 from danlu.util.process_tree import child_pids
 
@@ -53,7 +53,7 @@ class StartedContainer(ContainerProcess):
         self.prepared = prepared
         self._exec_script = exec_script
 
-    def start_exec(
+    def start_program(
         self, process: ProcessSpec, *, stdin: int, stdout: int, stderr: int
     ) -> ContainerProcess:
         """Start ``process`` next to the first one; it is stopped together with the container.
@@ -69,12 +69,13 @@ class StartedContainer(ContainerProcess):
         own = [None if number in passed else stream for number, stream in enumerate(streams)]
         if process.terminal:
             own[2] = None  # of the runtime's errors, which are in its log
-        group = self.prepared.group if self.prepared.has_shell else None
+        group = self.prepared.group if self.prepared.enters_inside else None
         with open_procs_files(group) as procs_files:
             more = [*procs_files, *(streams[number] for number in passed)]
             script = enter_script(len(procs_files)) + _take_streams(passed, len(procs_files))
-            run = self._exec_script or (EXEC_ARGS if script else "")
-            file = _write_process_file(bundle, _run_first(script + run, process))
+            script += self._exec_script or (EXEC_ARGS if script else "")
+            wrapped = wrap_in_shell(process, script) if script else process
+            file = _write_process_file(bundle, wrapped)
             command = self.prepared.runtime.exec_command(
                 bundle, inside[0], process=file, descriptors=len(more)
             )
@@ -109,13 +110,6 @@ def _take_streams(passed: Sequence[int], before: int) -> str:
     numbers = {3 + before + position: stream for position, stream in enumerate(passed)}
     taking = "".join(f" {stream}<&{number} {number}<&-" for number, stream in numbers.items())
     return f"exec{taking}; " if passed else ""
-
-
-def _run_first(script: str, process: ProcessSpec) -> ProcessSpec:
-    """Make a shell start ``process`` with ``script``, if that is not empty."""
-    if not script:
-        return process
-    return msgspec.structs.replace(process, args=(SHELL, "-c", script, "danlu", *process.args))
 
 
 def _write_process_file(bundle: Path, process: ProcessSpec) -> Path:

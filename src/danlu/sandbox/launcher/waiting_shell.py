@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from danlu.errors import UsageError
 from danlu.sandbox import container_processes
 from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.prepare import has_shell
 from danlu.util import process_tree
 from danlu.util.sanitize import escape_unprintable
 
@@ -34,7 +35,7 @@ def render_start_script(view: LayerView, init: Sequence[str], *, one_stream: boo
     wait = WAIT_SCRIPT_ONE_STREAM if one_stream else _WAIT_SCRIPT
     if not init:
         return wait
-    if view.entry(view.resolve("/bin/sh")) is None:
+    if not has_shell(view):
         raise UsageError(
             "runtime.init needs a shell, and the image has no /bin/sh",
             hint="add --no-init to start without it",

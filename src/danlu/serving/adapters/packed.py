@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
+import predictor_values as values  # type: ignore[import-not-found]
 import run  # type: ignore[import-not-found]  # the runner, in the image
 
 NAME = os.environ.get("MODEL_NAME") or "model"
@@ -36,7 +37,7 @@ class PackedPredictor:
 
     def __init__(self) -> None:
         self._predictor = run.load_predictor(run.read_json("predictor.json"))
-        self._schema = run.describe_predictor(self._predictor)
+        self._schema = values.describe_predictor(self._predictor)
 
     def predict(self, value: Any) -> Any:
         """Return the output for an input, both as JSON values.
@@ -44,10 +45,10 @@ class PackedPredictor:
         Raises ``ValueError`` for an input that does not fit.
         """
         try:
-            arguments = run.convert_input(value, self._schema)
-        except run.InvalidInputError as error:
+            arguments = values.convert_input(value, self._schema)
+        except values.InvalidInputError as error:
             raise ValueError(str(error)) from error
-        return run.encode_value(self._predictor.predict(**arguments), plain=True)
+        return values.encode_value(self._predictor.predict(**arguments), plain=True)
 
     def predict_outputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the outputs by name; any other result than a dictionary is called ``output``."""

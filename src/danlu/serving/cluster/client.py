@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import anyio
 import msgspec
@@ -118,10 +118,8 @@ class ClusterServing:
         self.where = where
         self._access = access
 
-    @asynccontextmanager
-    async def _open_client(self) -> AsyncIterator[Client]:
-        async with Client(self._access, connections=0, manager="danlu") as client:
-            yield client
+    def _open_client(self) -> Client:
+        return Client(self._access, connections=0, manager="danlu")
 
     # -- changing ---------------------------------------------------------------------------------
 
@@ -281,11 +279,8 @@ class ClusterServing:
                 lines = await self._read_last_lines(client, pod.metadata.name)
                 raise StepFailed(message, code=1, details=lines, hint=hint)
             raise OutsideError(message, hint=hint)
-        for condition in workload.status.conditions:
-            failed = (condition.type, condition.status) == ("ReplicaFailure", "True")
-            if failed or condition.reason == "ProgressDeadlineExceeded":
-                text = f"{condition.reason}: {condition.message}"
-                raise OutsideError(f"{name} does not start: {_escape_text(text)}", hint=hint)
+        for text in _list_failures(workload.status):
+            raise OutsideError(f"{name} does not start: {_escape_text(text)}", hint=hint)
 
     async def _read_last_lines(self, client: Client, pod: str) -> tuple[str, ...]:
         for previous in (True, False):
@@ -405,13 +400,7 @@ def _build_view(workload: _ServedWorkload, pods: Sequence[Pod]) -> ServedModelVi
         answers = ready > 0
         url = f"http://{metadata.name}.{metadata.namespace}.svc"
     waiting = [pod.reason for pod in served if pod.current and pod.reason]
-    if not waiting:
-        waiting = [
-            f"{condition.reason}: {condition.message}"
-            for condition in status.conditions
-            if (condition.type, condition.status) == ("ReplicaFailure", "True")
-            or condition.reason == "ProgressDeadlineExceeded"
-        ]
+    waiting += _list_failures(status)
     return ServedModelView(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -425,6 +414,15 @@ def _build_view(workload: _ServedWorkload, pods: Sequence[Pod]) -> ServedModelVi
         created=metadata.creation_timestamp,
         pods=served,
     )
+
+
+def _list_failures(status: _WorkloadStatus) -> list[str]:
+    return [
+        f"{condition.reason}: {condition.message}"
+        for condition in status.conditions
+        if (condition.type, condition.status) == ("ReplicaFailure", "True")
+        or condition.reason == "ProgressDeadlineExceeded"
+    ]
 
 
 def _build_pod(pod: Pod, *, current: bool) -> ServedPod:

@@ -140,7 +140,7 @@ def render_deployment(model: ModelDeployment, *, current: int | None = None) -> 
     kept, because it would else fall to 1 for a moment; without, the manifest names no number.
     """
     replicas = model.replicas
-    template = _pod_template(model)
+    pod = _pod_spec(model)
     spec: Manifest = {
         "selector": {"matchLabels": {NAME_LABEL: model.name}},
         # An earlier pod ends when a new one is ready, so that no request is lost.
@@ -149,7 +149,7 @@ def render_deployment(model: ModelDeployment, *, current: int | None = None) -> 
             "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
         },
         "progressDeadlineSeconds": _PROGRESS_SECONDS,
-        "template": template,
+        "template": {"metadata": {"labels": _pod_labels(model, pod)}, "spec": pod},
     }
     if replicas.is_constant:
         spec["replicas"] = replicas.least
@@ -217,11 +217,6 @@ def _build_metadata(model: ModelDeployment) -> Manifest:
 def _pod_labels(model: ModelDeployment, spec: Manifest) -> dict[str, str]:
     revision = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()[:12]
     return {**_build_metadata(model)["labels"], REVISION_LABEL: revision}
-
-
-def _pod_template(model: ModelDeployment) -> Manifest:
-    spec = _pod_spec(model)
-    return {"metadata": {"labels": _pod_labels(model, spec)}, "spec": spec}
 
 
 def _pod_spec(model: ModelDeployment) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .tensors import DATATYPES, InputTensor, OutputTensor, describe_array, make_output
+from .tensors import InputTensor, OutputTensor, describe_array, make_output
 
 try:
     from .. import predictor_values as values
@@ -189,17 +189,11 @@ class ServedModel:
     def list_outputs(self, result: Any) -> list[OutputTensor]:
         """Return the tensors of a result: one for each key of a dictionary, else ``output``."""
         if values.is_frame(result):
-            result = {str(name): result[name].to_numpy() for name in result.columns}
+            result = values.read_frame(result)
+        if isinstance(result, values.Table):
+            result = result.columns
         named = result if isinstance(result, dict) and result else {"output": result}
-        return [
-            make_output(
-                str(name),
-                value
-                if _is_tensor(value) or isinstance(value, (bytes, str)) or _is_texts(value)
-                else values.encode_value(value, plain=True),
-            )
-            for name, value in named.items()
-        ]
+        return [make_output(str(name), value) for name, value in named.items()]
 
     def encode_example(self) -> Any:
         """Return an example input in JSON's types, as clients send it; None without one."""
@@ -222,7 +216,7 @@ class ServedModel:
             for key, datatype, shape in _describe_input(name, about, known.get(name)):
                 inputs.append({"name": key, "datatype": datatype, "shape": shape})
         outputs = []
-        for output in self.list_outputs(_read_output(example["output"])):
+        for output in self.list_outputs(example["output"]):
             datatype, shape = describe_array(output.array)
             outputs.append({"name": output.name, "datatype": datatype, "shape": shape})
         return {
@@ -269,23 +263,6 @@ def _read_elements(key: str, tensor: InputTensor) -> Any:
     return texts.reshape(tensor.array.shape)
 
 
-def _read_output(value: Any) -> Any:
-    """Return a recorded output; a frame was recorded as a table."""
-    return dict(value.columns) if isinstance(value, values.Table) else value
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUS"
-
-
-def _is_texts(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, (bytes, str)) for item in value)
-    )
-
-
 def _describe_input(
     name: str, about: Mapping[str, Any], example: Any
 ) -> list[tuple[str, str, list[int]]]:
@@ -313,9 +290,7 @@ def _describe_input(
 
 
 def _describe_column(name: str, column: Any) -> tuple[str, str, list[int]]:
-    array = column if isinstance(column, np.ndarray) else column.to_numpy()
-    datatype, shape = DATATYPES.get(array.dtype, "BYTES"), [-1, *array.shape[1:]]
-    return name, datatype, shape
+    return name, *describe_array(column if isinstance(column, np.ndarray) else column.to_numpy())
 
 
 def _vary_rows(value: Any) -> Any:

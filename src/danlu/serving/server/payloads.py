@@ -34,6 +34,8 @@ _BOOLEANS = {
     "True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False,
 }  # fmt: skip
 _MAX_FIELD = 1 << 30
+#: Of content types, and of CSV.
+_PARAMETERS = ({"charset"}, {"charset", "header"})
 
 
 class UnsupportedType(Exception):
@@ -90,10 +92,9 @@ def compress_body(body: bytes) -> bytes:
 def read_invocation(content_type: str, body: bytes, inputs: Mapping[str, Any]) -> Invocation:
     """Return what a body of ``/invocations`` has for a predictor with ``inputs``."""
     kind, parameters = parse_header(content_type)
-    known = {"charset", "header"} if kind == CSV else {"charset"}
     if parameters.get("charset", "utf-8") not in ("utf-8", "utf8"):
         raise UnsupportedType("the charset must be UTF-8")
-    if not set(parameters) <= known:
+    if not parameters.keys() <= _PARAMETERS[kind == CSV]:
         raise UnsupportedType(f"the content type {content_type!r} has an unknown parameter")
     if kind == CSV:
         return _read_csv(body, parameters.get("header", ""), inputs)
@@ -106,8 +107,8 @@ def read_invocation(content_type: str, body: bytes, inputs: Mapping[str, Any]) -
     if kind not in ("", JSON):
         raise UnsupportedType(f"content type {kind!r} is not {JSON}, {CSV} or {NPY}")
     value = read_json(body)
-    forms = [name for name in _FORMS if isinstance(value, dict) and name in value]
-    if not forms or set(value) <= set(inputs):
+    forms = [name for name in _FORMS if name in value] if isinstance(value, dict) else []
+    if not forms or value.keys() <= inputs.keys():
         return Invocation([value], is_form=False)
     return _read_form(value, forms, inputs)
 
@@ -173,9 +174,10 @@ def _read_split(content: Any, inputs: Mapping[str, Any]) -> Invocation:
 
 def _has_single(names: Any, inputs: Mapping[str, Any]) -> bool:
     """Return whether any of the parameters is one value, and not one for each row."""
-    return any(
-        inputs[name]["type"] in values.SINGLE and "columns" not in inputs[name] for name in names
-    )
+    for name in names:
+        if inputs[name]["type"] in values.SINGLE and "columns" not in inputs[name]:
+            return True
+    return False
 
 
 def _are_arguments(value: Any, inputs: Mapping[str, Any]) -> bool:
@@ -200,13 +202,13 @@ def read_instances(rows: Sequence[Any], inputs: Mapping[str, Any]) -> Invocation
     Parameters that take rows get those of all instances. If any takes one value (an image, a text),
     every instance is a separate input.
     """
-    names = list(inputs) if len(inputs) == 1 else values.list_needed(inputs)
-    if rows and all(_are_arguments(row, inputs) for row in rows):
+    if rows and isinstance(rows[0], dict) and all(_are_arguments(row, inputs) for row in rows):
         if _has_single(rows[0], inputs):
             return Invocation(list(rows), is_many=True)
         if any(set(row) != set(rows[0]) for row in rows):
             raise values.InvalidInputError("all instances must have the same keys")
         return Invocation([{name: [row[name] for row in rows] for name in rows[0]}])
+    names = list(inputs) if len(inputs) == 1 else values.list_needed(inputs)
     if len(names) != 1:
         raise values.InvalidInputError(f"an instance must be an object with {', '.join(inputs)}")
     if _has_single(names, inputs):

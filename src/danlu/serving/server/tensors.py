@@ -18,21 +18,15 @@ import msgspec
 import numpy as np
 
 try:
-    from ..predictor_values import InvalidInputError, decode_base64, decode_json, make_array
+    from .. import predictor_values as values
 except ImportError:  # in the image
-    from predictor_values import (  # type: ignore[import-not-found,no-redef]
-        InvalidInputError,
-        decode_base64,
-        decode_json,
-        make_array,
-    )
+    import predictor_values as values  # type: ignore[import-not-found,no-redef]
 
 #: NumPy's types of the protocol's, but for ``BYTES``.
 DTYPES = {
-    "BOOL": np.dtype("bool"), "UINT8": np.dtype("uint8"), "UINT16": np.dtype("uint16"),
-    "UINT32": np.dtype("uint32"), "UINT64": np.dtype("uint64"), "INT8": np.dtype("int8"),
-    "INT16": np.dtype("int16"), "INT32": np.dtype("int32"), "INT64": np.dtype("int64"),
-    "FP16": np.dtype("float16"), "FP32": np.dtype("float32"), "FP64": np.dtype("float64"),
+    name: np.dtype(name.lower().replace("fp", "float"))
+    for name in ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+                 "FP16", "FP32", "FP64")
 }  # fmt: skip
 DATATYPES = {dtype: datatype for datatype, dtype in DTYPES.items()}
 
@@ -86,7 +80,7 @@ def read_json(body: bytes) -> Any:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError(f"invalid JSON: {error}") from error
+        raise values.InvalidInputError(f"invalid JSON: {error}") from error
     colons = body.count(b":")
     waiting = [value]
     for item in waiting:
@@ -97,7 +91,7 @@ def read_json(body: bytes) -> Any:
             waiting += item.values()
         elif type(item) is list:
             waiting += item
-    return decode_json(body) if colons else value
+    return values.decode_json(body) if colons else value
 
 
 def decode_request(
@@ -113,7 +107,7 @@ def decode_request(
     end = len(body) if json_length is None else json_length
     try:
         request = msgspec.convert(read_json(body[:end]), InferenceRequest)
-    except (msgspec.ValidationError, InvalidInputError) as error:
+    except (msgspec.ValidationError, values.InvalidInputError) as error:
         raise InvalidRequest(f"invalid request: {error}") from error
     tensors: dict[str, InputTensor] = {}
     for item in request.inputs:
@@ -146,8 +140,10 @@ def add_input(
         if array.size != count:
             raise ValueError(f"{array.size} elements do not have the shape {item.shape}")
         if kind == "base64" and binary is None and item.datatype == "BYTES":
-            array = _make_bytes([decode_base64(text.decode(), "an element") for text in array])
-    except (TypeError, ValueError, OverflowError, InvalidInputError) as error:
+            array = _make_bytes(
+                [values.decode_base64(text.decode(), "an element") for text in array]
+            )
+    except (TypeError, ValueError, OverflowError, values.InvalidInputError) as error:
         raise InvalidRequest(f"input {item.name!r}: {error}") from error
     tensors[item.name] = InputTensor(array.reshape(item.shape), kind == "json")
 
@@ -176,7 +172,7 @@ def _decode_data(item: RequestInput) -> Any:
     dtype = _find_dtype(item.datatype)
     if item.datatype == "FP16":
         raise ValueError("FP16 has no form in JSON: send it as binary data")
-    return make_array(item.data, dtype, "data")
+    return values.make_array(item.data, dtype, "data")
 
 
 def _flatten_lists(data: list[Any]) -> list[Any]:
@@ -240,20 +236,21 @@ class OutputTensor(msgspec.Struct):
 def make_output(name: str, value: Any) -> OutputTensor:
     """Return the tensor for a value: an array, number, text or bytes, or lists of one of them.
 
-    Another value, already in JSON's types, becomes one element of JSON text.
+    Another value becomes one element of JSON text. Raises :class:`TypeError` if it has no form.
     """
     if isinstance(value, (bytes, str)):
-        return OutputTensor(
-            name, _make_bytes([value]), "base64" if isinstance(value, bytes) else ""
-        )
+        value = [value]
     if isinstance(value, list) and value and all(isinstance(item, (bytes, str)) for item in value):
         is_binary = any(isinstance(item, bytes) for item in value)
         return OutputTensor(name, _make_bytes(value), "base64" if is_binary else "")
-    try:
-        is_array = isinstance(value, (np.ndarray, np.generic))
-        array = np.asarray(value) if is_array else make_array(value, None, name)
-    except InvalidInputError:  # not of one type or shape
-        return OutputTensor(name, _make_bytes([json.dumps(value)]), "json")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufUS":
+        array = value
+    else:
+        value = values.encode_value(value, plain=True)
+        try:
+            array = values.make_array(value, None, name)
+        except values.InvalidInputError:  # not of one type or shape
+            return OutputTensor(name, _make_bytes([json.dumps(value)]), "json")
     if array.dtype.kind in "US" and array.ndim:
         return OutputTensor(name, _make_bytes(array.reshape(-1).tolist()).reshape(array.shape))
     if not array.dtype.isnative:
@@ -265,9 +262,9 @@ def make_output(name: str, value: Any) -> OutputTensor:
     return OutputTensor(name, array.reshape(1) if array.ndim == 0 else array)
 
 
-def _make_bytes(values: Sequence[bytes | str]) -> Any:
-    array = np.empty(len(values), object)
-    array[:] = [item.encode() if isinstance(item, str) else item for item in values]
+def _make_bytes(items: Sequence[bytes | str]) -> Any:
+    array = np.empty(len(items), object)
+    array[:] = [item.encode() if isinstance(item, str) else item for item in items]
     return array
 
 

@@ -1,0 +1,170 @@
+"""TrainJob: what Kubeflow Trainer's plug-ins set, by the ML policy of the runtime.
+
+The variables are those of Kubeflow Trainer 2.3 (``pkg/runtime/framework/plugins``: torch, jax,
+xgboost). They are set only if the job has ``spec.trainer``, also ``{}``. torchrun derives
+those of ``torch.distributed`` from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from danlu.training.framework import CountsByType, EnvVar, Framework, Verdict, evaluate_counts
+from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
+
+NODE = ReplicaType("node")
+DATASET_INITIALIZER = ReplicaType("dataset-initializer")
+MODEL_INITIALIZER = ReplicaType("model-initializer")
+#: Stages before the nodes. Their containers have their names.
+INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
+
+PORT = 29500
+
+
+def find_policy(name: str) -> MLPolicy:
+    """Return the policy of a field of ``spec.mlPolicy``; an empty name means none."""
+    return POLICIES.get(name, NO_POLICY)
+
+
+class TrainJobFramework(Framework):
+    """Nodes that run one program, after initializers.
+
+    ``job.options`` are ``policy`` (``torch``, ``jax``, ``xgboost`` or empty), ``processes`` (of a
+    node; ``auto`` lets torchrun count the GPUs), ``hasTrainer`` and JobSet's ``successPolicy``.
+    """
+
+    name = "trainjob"
+    kind = "TrainJob"
+    plural = "trainjobs"
+    api_version = "trainer.kubeflow.org/v1alpha1"
+    replicas_field = "replicatedJobs"
+    replica_types = (*INITIALIZERS, NODE)
+    driver_types = (NODE,)
+    default_type = NODE
+    required_types = (NODE,)
+    idle_types = INITIALIZERS
+    restart_policy = RestartPolicy.ON_FAILURE
+    container = "node"
+    any_container = True  # initializers' have their own names
+    port_name = "trainer"
+    port = PORT
+    env_in_all_containers = False
+
+    def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
+        """Return the variables of the runtime's ML policy."""
+        if replica.type != NODE or not job.options["hasTrainer"]:
+            return ()
+        return find_policy(job.options["policy"]).build_env(job, replica, topology)
+
+    def pod_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name that JobSet gives the replica's pod, without its random end."""
+        return f"{job.name}-{replica.type}-0-{replica.index}"
+
+    def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
+        """Return the verdict: by default, all replicas of all types must succeed.
+
+        JobSet's success policy chooses the types (``targetReplicatedJobs``), and whether one of
+        them is enough (``Any``).
+        """
+        policy = job.options["successPolicy"]
+        targets = policy.get("targetReplicatedJobs") or tuple(job.replicas)
+        decide = any if policy.get("operator") == "Any" else all
+        counted = (counts[ReplicaType(name)] for name in targets)
+        done = decide(count.expected <= count.succeeded for count in counted)
+        return evaluate_counts(self.replica_types, counts, driver=NODE, done=done)
+
+    def count_processes(self, job: Job, type: ReplicaType) -> int:
+        """Return how many processes torchrun starts; 0 if it counts the GPUs."""
+        processes = str(job.options["processes"])
+        return int(processes) if processes.isdecimal() else 0
+
+
+def _torch_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+    first = ReplicaId(NODE, 0)
+    return [
+        ("PET_NNODES", str(job.replica_count(NODE))),
+        ("PET_NPROC_PER_NODE", str(job.options["processes"])),
+        ("PET_NODE_RANK", str(replica.index)),
+        ("PET_MASTER_ADDR", topology.host(first)),
+        ("PET_MASTER_PORT", str(topology.port(first))),
+    ]
+
+
+def _jax_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+    first = ReplicaId(NODE, 0)
+    return [
+        ("JAX_NUM_PROCESSES", str(job.replica_count(NODE))),
+        ("JAX_PROCESS_ID", str(replica.index)),
+        ("JAX_COORDINATOR_ADDRESS", f"{topology.host(first)}:{topology.port(first)}"),
+    ]
+
+
+def _xgboost_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+    """Return the variables of a worker; the program of node 0 starts the tracker."""
+    first = ReplicaId(NODE, 0)
+    workers = job.replica_count(NODE) * int(job.options["processes"])
+    return [
+        ("DMLC_TRACKER_URI", topology.host(first)),
+        ("DMLC_TRACKER_PORT", str(topology.port(first))),
+        ("DMLC_TASK_ID", str(replica.index)),
+        ("DMLC_NUM_WORKER", str(workers)),
+    ]
+
+
+def _count_torch_processes(given: int | None, gpus: int, cpus: int) -> int | str:
+    """Return the given number, else leave it to torchrun if there are GPUs: it counts them."""
+    return given or ("auto" if gpus else max(1, cpus))
+
+
+def _count_xgboost_workers(given: int | None, gpus: int, cpus: int) -> int:
+    """Return a worker per GPU; a given number does not count."""
+    return gpus or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPolicy:
+    """What a field of ``spec.mlPolicy`` of a runtime means.
+
+    Attributes:
+        build_env: Returns the variables of a node.
+        reserved: The variables that ``spec.trainer.env`` must not set (``pkg/constants``).
+        count_processes: Returns the number of processes of a node from ``numProcPerNode``, its
+            GPUs and its CPUs.
+        takes_processes: Whether ``numProcPerNode`` counts.
+        image: Of the nodes of the runtime that Kubeflow Trainer installs for this policy
+            (``manifests/base/runtimes``).
+    """
+
+    build_env: Callable[[Job, ReplicaId, Topology], list[EnvVar]]
+    reserved: tuple[str, ...] = ()
+    count_processes: Callable[[int | None, int, int], int | str] = lambda given, gpus, cpus: 1
+    takes_processes: bool = False
+    image: str
+
+
+POLICIES: Mapping[str, MLPolicy] = {
+    "torch": MLPolicy(
+        build_env=_torch_env,
+        reserved=(
+            *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK"),
+            *("PET_MASTER_ADDR", "PET_MASTER_PORT"),
+        ),
+        count_processes=_count_torch_processes,
+        takes_processes=True,
+        image="pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
+    ),
+    "jax": MLPolicy(build_env=_jax_env, image="nvcr.io/nvidia/jax:25.10-py3"),
+    "xgboost": MLPolicy(
+        build_env=_xgboost_env,
+        reserved=("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
+        count_processes=_count_xgboost_workers,
+        image="ghcr.io/kubeflow/trainer/xgboost-runtime",
+    ),
+}
+#: What a runtime without a policy means: a number of nodes.
+NO_POLICY = MLPolicy(build_env=lambda job, replica, topology: [], image="python:3.11")
+#: Kubeflow Trainer's further ones.
+UNSUPPORTED_POLICIES = ("flux", "mpi")
+
+FRAMEWORK = TrainJobFramework()

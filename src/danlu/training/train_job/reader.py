@@ -1,0 +1,398 @@
+"""Read a TrainJob with its runtime as a job.
+
+The steps are those of Kubeflow Trainer 2.3: the runtime's template, merged with
+``spec.runtimePatches``, then the fields of ``spec.trainer`` and ``spec.initializer``
+(``pkg/runtime/core/trainingruntime.go``, ``plugins/jobset/builder.go``). What its webhooks refuse
+is refused here, in their words where users search for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from danlu.training.document import invalid_job_error
+from danlu.training.framework import FieldError
+from danlu.training.frameworks.train_job import (
+    DATASET_INITIALIZER,
+    FRAMEWORK,
+    INITIALIZERS,
+    MODEL_INITIALIZER,
+    NODE,
+    POLICIES,
+    UNSUPPORTED_POLICIES,
+    MLPolicy,
+    find_policy,
+)
+from danlu.training.train_job.patches import merge_lists, merge_patch
+from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
+from danlu.training.train_job.schema import (
+    RUNTIME_KINDS,
+    check_runtime,
+    check_train_job,
+    replicated_jobs,
+)
+from danlu.training.types import (
+    MANAGER,
+    CleanPodPolicy,
+    Dependency,
+    Job,
+    JobRestartPolicy,
+    ReplicaSpec,
+    ReplicaType,
+    RestartPolicy,
+    RunPolicy,
+)
+from danlu.training.validation import check_job
+from danlu.util.quantity import parse_quantity
+from danlu.util.suggest import did_you_mean
+
+#: A Job of Kubernetes restarts its pods as often if it does not say otherwise.
+_BACKOFF_LIMIT = 6
+
+_TORCHTUNE = ["tune", "run"]
+#: The volume of the initializers, and what they find the address of their data in.
+_INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
+
+
+def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]) -> Job:
+    """Return the job that a TrainJob describes.
+
+    ``runtimes`` are those that a file provides; danlu has those of Kubeflow Trainer. Raises
+    :class:`~danlu.training.document.ManifestError` with all errors, and with their lines if the
+    documents come from :func:`~danlu.training.document.read_manifest_file`.
+    """
+    _raise_errors(document, check_train_job("", document))
+    runtime = _find_runtime(document, runtimes)
+    _raise_errors(runtime, check_runtime("", runtime))
+    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+    spec = document["spec"]
+    _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
+    return check_job(_build_job(document, runtime["spec"]), FRAMEWORK)
+
+
+def _raise_errors(document: Mapping[str, Any], errors: Iterable[FieldError]) -> None:
+    found = sorted(set(errors))
+    if found:
+        raise invalid_job_error(document, found, str(document.get("kind") or "TrainJob"))
+
+
+def _find_runtime(
+    document: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return the runtime that ``spec.runtimeRef`` names: of the file, else one of danlu's."""
+    reference = document["spec"]["runtimeRef"]
+    kind, name = reference.get("kind") or RUNTIME_KINDS[0], reference["name"]
+    given = {(found["kind"], found["metadata"].get("name")): found for found in runtimes}
+    bundled = bundled_runtime(name) if kind == RUNTIME_KINDS[0] else None
+    runtime = given.get((kind, name), bundled)
+    if runtime is not None:
+        return runtime
+    names = [*(str(found) for known, found in given if known == kind)]
+    if kind == RUNTIME_KINDS[0]:
+        names += RUNTIME_NAMES
+    otherwise = (
+        f"runtimes here: {', '.join(names)}; add its file with a further -f" if names else ""
+    )
+    hint = did_you_mean(name, names, otherwise=otherwise or f"add the {kind}'s file with -f")
+    error = FieldError("spec.runtimeRef.name", f"{kind} '{name}' not found", hint)
+    raise invalid_job_error(document, [error], "TrainJob")
+
+
+# -- rules ----------------------------------------------------------------------------------------
+
+
+def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield what a runtime of the right shape has wrong, or danlu does not do."""
+    policies = _find_policies(spec)
+    if len(policies) > 1:
+        message = f"has several policies: {', '.join(policies)}"
+        yield FieldError("spec.mlPolicy", message, "a runtime is for one framework")
+    for policy in policies:
+        if policy not in POLICIES:
+            hint = f"policies that danlu runs: {', '.join(POLICIES)}, or none"
+            yield FieldError(f"spec.mlPolicy.{policy}", "is not supported", hint)
+    root = "spec.template.spec"
+    names = [job["name"] for job in replicated_jobs(spec)]
+    for index, job in enumerate(replicated_jobs(spec)):
+        path, name = f"{root}.replicatedJobs[{index}]", job["name"]
+        if name not in FRAMEWORK.replica_types:
+            hint = f"replicated jobs that danlu runs: {', '.join(FRAMEWORK.replica_types)}"
+            yield FieldError(f"{path}.name", f"cannot be '{name}'", hint)
+        if names.count(name) > 1:
+            yield FieldError(f"{path}.name", f"duplicate replicated job {name}")
+        yield from _check_dependencies(job, names[:index], path)
+        yield from _check_ancestor(job, path)
+        limit = job["template"]["spec"].get("backoffLimit", _BACKOFF_LIMIT)
+        if limit and _max_restarts(spec["template"]["spec"]):
+            message = f"must be 0 with a failurePolicy; it is {limit}"
+            hint = "danlu restarts either single replicas or the whole job"
+            yield FieldError(f"{path}.template.spec.backoffLimit", message, hint)
+    targets = (spec["template"]["spec"].get("successPolicy") or {}).get("targetReplicatedJobs")
+    for target in targets or ():
+        if target not in names:
+            path = f"{root}.successPolicy.targetReplicatedJobs"
+            yield FieldError(path, f"replicated job '{target}' not found")
+
+
+def _check_dependencies(
+    job: Mapping[str, Any], earlier: Sequence[str], path: str
+) -> Iterator[FieldError]:
+    for number, dependency in enumerate(job.get("dependsOn") or ()):
+        if dependency["name"] not in earlier:
+            message = f"replicated job '{dependency['name']}' must be listed before"
+            yield FieldError(f"{path}.dependsOn[{number}].name", message)
+
+
+def _max_restarts(job_set: Mapping[str, Any]) -> int:
+    return int((job_set.get("failurePolicy") or {}).get("maxRestarts") or 0)
+
+
+def _check_ancestor(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Check that the containers of a step have the names by which it is configured."""
+    step = _find_step(job)
+    if step not in ("trainer", *INITIALIZERS):
+        return
+    expected = FRAMEWORK.container if step == "trainer" else step
+    containers = job["template"]["spec"]["template"]["spec"]["containers"]
+    if all(container["name"] != expected for container in containers):
+        message = f"must have a container called '{expected}', because of its label {step}"
+        yield FieldError(f"{path}.template.spec.template.spec.containers", message)
+
+
+def _check_job_rules(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield what a TrainJob's own fields, or they and its runtime, have wrong."""
+    trainer = spec.get("trainer") or {}
+    policy = find_policy(_name_policy(runtime))
+    for index, variable in enumerate(trainer.get("env") or ()):
+        if variable["name"] in policy.reserved:
+            message = f"must not have reserved envs: {variable['name']} is set by the runtime"
+            yield FieldError(f"spec.trainer.env[{index}].name", message, "leave it out")
+    if list(trainer.get("command") or ()) == _TORCHTUNE:
+        hint = "write the whole command, with its recipe and options"
+        yield FieldError("spec.trainer.command", "torchtune's recipes are not chosen here", hint)
+    yield from _check_initializers(spec.get("initializer") or {}, runtime)
+    yield from _check_patches(spec.get("runtimePatches") or (), runtime)
+
+
+def _check_initializers(
+    initializer: Mapping[str, Any], runtime: Mapping[str, Any]
+) -> Iterator[FieldError]:
+    jobs = {job["name"]: job for job in replicated_jobs(runtime)}
+    for field, step in (("dataset", DATASET_INITIALIZER), ("model", MODEL_INITIALIZER)):
+        if initializer.get(field) is None:
+            continue
+        path = f"spec.initializer.{field}"
+        if step not in jobs:
+            yield FieldError(path, f"the runtime must have a replicated job {step}")
+            continue
+        containers = jobs[step]["template"]["spec"]["template"]["spec"]["containers"]
+        mounts = [
+            mount["name"]
+            for container in containers
+            if container["name"] == step
+            for mount in container.get("volumeMounts") or ()
+        ]
+        if _INITIALIZER_VOLUME not in mounts:
+            message = f"must have volumeMount with name - {_INITIALIZER_VOLUME} in container {step}"
+            hint = "the runtime's node has to mount the same volume, or the data does not arrive"
+            yield FieldError(path, message, hint)
+
+
+def _check_patches(
+    patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]
+) -> Iterator[FieldError]:
+    known = {job["name"]: _container_names(job) for job in replicated_jobs(runtime)}
+    managers = [patch["manager"] for patch in patches]
+    for number, patch in enumerate(patches):
+        root = f"spec.runtimePatches[{number}]"
+        if managers.count(patch["manager"]) > 1:
+            yield FieldError(f"{root}.manager", f"duplicate manager {patch['manager']}")
+        for index, job in enumerate(
+            _list_in(patch, "trainingRuntimeSpec.template.spec.replicatedJobs")
+        ):
+            path = f"{root}.trainingRuntimeSpec.template.spec.replicatedJobs[{index}]"
+            if job["name"] not in known:
+                message = "must not have replicated job that doesn't exist in the runtime"
+                yield FieldError(f"{path}.name", message, f"it has {', '.join(known)}")
+                continue
+            for field in ("initContainers", "containers"):
+                for container in _list_in(job, f"template.spec.template.spec.{field}"):
+                    if container["name"] not in known[job["name"]]:
+                        message = (
+                            f"must not have a container '{container['name']}': the runtime has none"
+                        )
+                        yield FieldError(path, message)
+                    elif container.get("env") and container["name"] in (NODE, *INITIALIZERS):
+                        message = f"must not have envs for the {container['name']} container"
+                        yield FieldError(path, message, "write them in spec.trainer or initializer")
+
+
+def _list_in(value: Mapping[str, Any], path: str) -> Sequence[Mapping[str, Any]]:
+    found: Any = value
+    for name in path.split("."):
+        found = found.get(name) or {}
+    return found or ()
+
+
+def _container_names(job: Mapping[str, Any]) -> frozenset[str]:
+    pod = job["template"]["spec"]["template"]["spec"]
+    fields = ("initContainers", "containers")
+    return frozenset(container["name"] for field in fields for container in pod.get(field) or ())
+
+
+def _find_step(job: Mapping[str, Any]) -> str:
+    """Return the step of a TrainJob that a replicated job is, by its label."""
+    labels = (job["template"].get("metadata") or {}).get("labels") or {}
+    return str(labels.get(ANCESTOR_LABEL) or "")
+
+
+def _find_policies(runtime: Mapping[str, Any]) -> list[str]:
+    policy = runtime.get("mlPolicy") or {}
+    return [name for name in (*POLICIES, *UNSUPPORTED_POLICIES) if policy.get(name) is not None]
+
+
+def _name_policy(runtime: Mapping[str, Any]) -> str:
+    return next(iter(_find_policies(runtime)), "")
+
+
+# -- the job --------------------------------------------------------------------------------------
+
+
+def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
+    metadata, spec = document["metadata"], document["spec"]
+    template = runtime["template"]["spec"]
+    for patch in spec.get("runtimePatches") or ():
+        change = ((patch.get("trainingRuntimeSpec") or {}).get("template") or {}).get("spec")
+        template = merge_patch(template, change or {})
+    jobs = template["replicatedJobs"]
+    nodes = next((job for job in jobs if _find_step(job) == "trainer"), None)
+    replicas = {
+        ReplicaType(job["name"]): _build_replicas(job, spec, runtime)
+        for name in FRAMEWORK.replica_types
+        for job in jobs
+        if job["name"] == name
+    }
+    policy, restarts = _name_policy(runtime), _max_restarts(template)
+    manager = spec.get("managedBy") or ""
+    limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
+    return Job(
+        kind=FRAMEWORK.kind,
+        name=metadata.get("name") or "",
+        namespace=metadata.get("namespace") or "default",
+        uid=metadata.get("uid") or "",
+        labels=dict(metadata.get("labels") or {}),
+        annotations=dict(metadata.get("annotations") or {}),
+        replicas=replicas,
+        run_policy=RunPolicy(
+            clean_pod_policy=CleanPodPolicy.RUNNING,
+            ttl_seconds_after_finished=template.get("ttlSecondsAfterFinished"),
+            active_deadline_seconds=spec.get("activeDeadlineSeconds"),
+            backoff_limit=_BACKOFF_LIMIT if limit is None else limit,
+            suspend=bool(spec.get("suspend")),
+            managed_by=manager if manager.startswith("kueue") else MANAGER if manager else "",
+        ),
+        job_restart_policy=JobRestartPolicy(restarts) if restarts else None,
+        options={
+            "policy": policy,
+            "processes": _count_processes(find_policy(policy), spec.get("trainer") or {}, nodes),
+            "hasTrainer": spec.get("trainer") is not None,
+            "successPolicy": template.get("successPolicy") or {},
+        },
+    )
+
+
+def _build_replicas(
+    job: Mapping[str, Any], spec: Mapping[str, Any], runtime: Mapping[str, Any]
+) -> ReplicaSpec:
+    """Return the replicas of a replicated job, with what the TrainJob sets of its step."""
+    inner = job["template"]["spec"]
+    template, step = inner["template"], _find_step(job)
+    number = inner.get("parallelism")
+    if step == "trainer":
+        trainer = spec.get("trainer") or {}
+        if runtime.get("mlPolicy") is not None:
+            number = runtime["mlPolicy"].get("numNodes")
+        if trainer.get("numNodes") is not None:
+            number = trainer["numNodes"]
+        template = _configure(template, FRAMEWORK.container, _trainer_fields(trainer))
+    elif step in INITIALIZERS:
+        field = "dataset" if step == DATASET_INITIALIZER else "model"
+        given = (spec.get("initializer") or {}).get(field) or {}
+        template = _configure(template, step, _initializer_fields(given))
+    return ReplicaSpec(
+        replicas=1 if number is None else number,
+        template=template,
+        # A Job starts further pods instead of restarting them in place if they say Never.
+        restart_policy=RestartPolicy.ON_FAILURE,
+        depends_on=tuple(
+            Dependency(ReplicaType(other["name"]), other["status"])
+            for other in job.get("dependsOn") or ()
+        ),
+    )
+
+
+def _trainer_fields(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("image", "command", "args", "env")
+    fields = {name: trainer[name] for name in names if trainer.get(name) is not None}
+    if trainer.get("resourcesPerNode") is not None:
+        fields["resources"] = trainer["resourcesPerNode"]
+    return fields
+
+
+def _initializer_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    uri = given.get("storageUri")
+    env = [{"name": _STORAGE_URI, "value": uri}] if uri is not None else []
+    fields: dict[str, Any] = {"env": [*env, *(given.get("env") or ())]}
+    if given.get("secretRef") is not None:
+        fields["envFrom"] = [{"secretRef": given["secretRef"]}]
+    return fields
+
+
+def _configure(
+    template: Mapping[str, Any], name: str, fields: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the template with fields of its container ``name``, which becomes its first one."""
+    containers = [
+        _join_fields(container, fields) if container["name"] == name else container
+        for container in sorted(
+            template["spec"]["containers"], key=lambda container: container["name"] != name
+        )
+    ]
+    return {**template, "spec": {**template["spec"], "containers": containers}}
+
+
+def _join_fields(container: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    joined = {**container, **fields}
+    if "env" in fields:
+        joined["env"] = merge_lists("env", container.get("env") or (), fields["env"])
+    if "envFrom" in fields:
+        joined["envFrom"] = [*(container.get("envFrom") or ()), *fields["envFrom"]]
+    if "resources" in fields:
+        joined["resources"] = merge_patch(container.get("resources") or {}, fields["resources"])
+    return joined
+
+
+def _count_processes(
+    policy: MLPolicy, trainer: Mapping[str, Any], nodes: Mapping[str, Any] | None
+) -> str | int:
+    """Return the processes of a node, by its own resources if the TrainJob gives none."""
+    resources = trainer.get("resourcesPerNode")
+    if resources is None and nodes is not None:
+        containers = nodes["template"]["spec"]["template"]["spec"]["containers"]
+        found = (item for item in containers if item["name"] == FRAMEWORK.container)
+        resources = next(found, dict[str, Any]()).get("resources")
+    requests, limits = ((resources or {}).get(field) or {} for field in ("requests", "limits"))
+    gpus = _count_gpus(requests) or _count_gpus(limits)
+    cpus = _whole(requests.get("cpu", 0)) or _whole(limits.get("cpu", 0))
+    return policy.count_processes(trainer.get("numProcPerNode"), gpus, cpus)
+
+
+def _count_gpus(resources: Mapping[str, Any]) -> int:
+    return next((_whole(number) for name, number in resources.items() if "gpu" in name.lower()), 0)
+
+
+def _whole(quantity: object) -> int:
+    """Return a quantity, rounded up as ``Quantity.Value`` does."""
+    return math.ceil(parse_quantity(quantity))

@@ -1,0 +1,258 @@
+"""The schema of TrainJobs and training runtimes (``pkg/apis/trainer/v1alpha1``, JobSet's API).
+
+Fields that exist but that danlu does not support on this machine are refused by name: a job that
+runs without them would be another job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from danlu.training.framework import FieldError
+from danlu.training.frameworks.train_job import POLICIES, UNSUPPORTED_POLICIES
+from danlu.training.manifest_schema import (
+    CONTAINER,
+    INT64,
+    METADATA,
+    POD,
+    TEXT_MAP,
+    TEXTS,
+    VARIABLE,
+    FieldCheck,
+    any_value,
+    check_boolean,
+    check_text,
+    choice_check,
+    integer_check,
+    list_check,
+    map_check,
+    record_check,
+)
+
+API_VERSION = "trainer.kubeflow.org/v1alpha1"
+API_GROUP = "trainer.kubeflow.org"
+RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
+MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
+
+
+def _refuse(reason: str, hint: str = "") -> FieldCheck:
+    """Return a check that refuses every value but empty ones."""
+
+    def check(path: str, value: Any) -> Iterator[FieldError]:
+        if value not in ({}, [], "", False):
+            yield FieldError(path, reason, hint)
+
+    return check
+
+
+def _check_uri(path: str, value: Any) -> Iterator[FieldError]:
+    yield from check_text(path, value)
+    if isinstance(value, str) and value and not _URI.fullmatch(value):
+        yield FieldError(path, f"invalid URI '{value}'", "write scheme://…, or leave it out")
+
+
+_LABELS = record_check({"labels": TEXT_MAP, "annotations": TEXT_MAP})
+_ENV = list_check(VARIABLE)
+_INITIALIZER = record_check(
+    {
+        "storageUri": _check_uri,
+        "env": _ENV,
+        "secretRef": record_check({"name": check_text}, ("name",)),
+    }
+)
+_TRAINER = record_check(
+    {
+        "image": check_text,
+        "command": TEXTS,
+        "args": TEXTS,
+        "env": _ENV,
+        "numNodes": integer_check(),
+        "resourcesPerNode": CONTAINER["resources"],
+        "numProcPerNode": integer_check(1),
+    }
+)
+
+_CONTAINER_PATCH = record_check(
+    {name: CONTAINER[name] for name in ("name", "env", "volumeMounts", "securityContext")},
+    ("name",),
+)
+_POD_PATCH = record_check(
+    {
+        **{
+            name: POD[name]
+            for name in (
+                *("serviceAccountName", "volumes", "imagePullSecrets", "securityContext"),
+                *("nodeSelector", "affinity", "tolerations", "schedulingGates"),
+                "terminationGracePeriodSeconds",
+            )
+        },
+        "initContainers": list_check(_CONTAINER_PATCH),
+        "containers": list_check(_CONTAINER_PATCH),
+    }
+)
+
+
+def _template_patch(spec: FieldCheck) -> FieldCheck:
+    return record_check({"metadata": _LABELS, "spec": spec})
+
+
+_JOB_PATCH = record_check(
+    {
+        "name": check_text,
+        "template": _template_patch(record_check({"template": _template_patch(_POD_PATCH)})),
+    },
+    ("name",),
+)
+_RUNTIME_PATCH = record_check(
+    {
+        "manager": check_text,
+        "time": check_text,
+        "trainingRuntimeSpec": record_check(
+            {"template": _template_patch(record_check({"replicatedJobs": list_check(_JOB_PATCH)}))}
+        ),
+    },
+    ("manager",),
+)
+
+_TRAIN_JOB_SPEC = record_check(
+    {
+        "runtimeRef": record_check(
+            {
+                "name": check_text,
+                "apiGroup": choice_check((API_GROUP,)),
+                "kind": choice_check(RUNTIME_KINDS),
+            },
+            ("name",),
+        ),
+        "initializer": record_check({"dataset": _INITIALIZER, "model": _INITIALIZER}),
+        "trainer": _TRAINER,
+        "runtimePatches": list_check(_RUNTIME_PATCH),
+        "suspend": check_boolean,
+        "activeDeadlineSeconds": integer_check(1, INT64),
+        "managedBy": choice_check(MANAGERS),
+    },
+    ("runtimeRef",),
+    elsewhere={
+        "podTemplateOverrides": "Kubeflow Trainer 2.2 replaced it with runtimePatches",
+        "modelConfig": "write it as spec.initializer.model",
+        "datasetConfig": "write it as spec.initializer.dataset",
+    },
+)
+
+_NO_PROCESSES = "write it as spec.trainer.numProcPerNode of the TrainJob"
+_ML_POLICY: dict[str, FieldCheck] = {
+    "numNodes": integer_check(),
+    **dict.fromkeys(
+        POLICIES,
+        record_check(
+            {"envInjection": _refuse("variables are set in the container 'node' only")},
+            elsewhere={"numProcPerNode": _NO_PROCESSES},
+        ),
+    ),
+    **dict.fromkeys(UNSUPPORTED_POLICIES, any_value),
+}
+
+_JOB_SPEC = record_check(
+    {
+        **dict.fromkeys(("parallelism", "completions"), integer_check()),
+        "backoffLimit": integer_check(),
+        "completionMode": choice_check(("Indexed",)),
+        "template": record_check(
+            {"metadata": METADATA, "spec": record_check(POD, ("containers",))}, ("spec",)
+        ),
+        **dict.fromkeys(
+            (
+                *("activeDeadlineSeconds", "backoffLimitPerIndex", "maxFailedIndexes"),
+                *("podFailurePolicy", "podReplacementPolicy", "successPolicy", "selector"),
+                *("manualSelector", "ttlSecondsAfterFinished", "suspend", "managedBy"),
+            ),
+            _refuse("of a Job in a runtime is not supported"),
+        ),
+    },
+    ("template",),
+)
+_REPLICATED_JOB = record_check(
+    {
+        "name": check_text,
+        "groupName": check_text,
+        "replicas": integer_check(1, 1),
+        "dependsOn": list_check(
+            record_check(
+                {"name": check_text, "status": choice_check(("Ready", "Complete"))},
+                ("name", "status"),
+            )
+        ),
+        "template": record_check({"metadata": METADATA, "spec": _JOB_SPEC}, ("spec",)),
+    },
+    ("name", "template"),
+)
+_JOB_SET = record_check(
+    {
+        "replicatedJobs": list_check(_REPLICATED_JOB),
+        "network": record_check(
+            {
+                "enableDNSHostnames": check_boolean,
+                "publishNotReadyAddresses": check_boolean,
+                "subdomain": check_text,
+            }
+        ),
+        "successPolicy": record_check(
+            {"operator": choice_check(("All", "Any")), "targetReplicatedJobs": TEXTS},
+            ("operator",),
+        ),
+        "failurePolicy": record_check(
+            {
+                "maxRestarts": integer_check(),
+                "restartStrategy": choice_check(("Recreate", "BlockingRecreate")),
+                "rules": _refuse("rules of a failure policy are not supported"),
+            }
+        ),
+        "startupPolicy": record_check(
+            {"startupPolicyOrder": choice_check(("AnyOrder",))},
+            elsewhere={"startupPolicyOrder": "write dependsOn of the replicated jobs"},
+        ),
+        "ttlSecondsAfterFinished": integer_check(),
+        "suspend": check_boolean,
+        "managedBy": _refuse("managedBy is a field of the TrainJob"),
+        "coordinator": _refuse("coordinator is not supported"),
+        "volumeClaimPolicies": _refuse("volumeClaimPolicies is not supported", "use a volume"),
+    },
+    ("replicatedJobs",),
+)
+
+
+def _document(spec: FieldCheck) -> FieldCheck:
+    return record_check(
+        {
+            "apiVersion": choice_check((API_VERSION,)),
+            "kind": check_text,
+            "metadata": METADATA,
+            "spec": spec,
+            "status": map_check(any_value),
+        },
+        ("apiVersion", "kind", "metadata", "spec"),
+    )
+
+
+check_train_job: FieldCheck = _document(_TRAIN_JOB_SPEC)
+check_runtime: FieldCheck = _document(
+    record_check(
+        {
+            "mlPolicy": record_check(_ML_POLICY),
+            # What schedules a gang on a cluster; processes of one machine start together.
+            "podGroupPolicy": map_check(any_value),
+            "template": record_check({"metadata": _LABELS, "spec": _JOB_SET}, ("spec",)),
+        },
+        ("template",),
+    )
+)
+
+
+def replicated_jobs(runtime_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the replicated jobs of a checked runtime."""
+    jobs: list[Mapping[str, Any]] = runtime_spec["template"]["spec"]["replicatedJobs"]
+    return jobs

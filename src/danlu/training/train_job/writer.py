@@ -1,0 +1,79 @@
+"""Write a job as a TrainJob and its runtime, so that reading both gives the same job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from danlu.training.frameworks.train_job import INITIALIZERS, NODE, find_policy
+from danlu.training.manifest import drop_empty
+from danlu.training.train_job.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
+from danlu.training.train_job.schema import API_VERSION, MANAGERS
+from danlu.training.types import MANAGER, Job, ReplicaSpec, ReplicaType
+
+
+def write_train_job(job: Job) -> list[dict[str, Any]]:
+    """Return a TrainingRuntime with the templates of the job, and the TrainJob that uses it."""
+    namespace = {"namespace": job.namespace} if job.namespace != "default" else {}
+    manager = job.run_policy.managed_by
+    policy, processes = job.options["policy"], job.options["processes"]
+    restarts = job.job_restart_policy
+    template = {
+        "replicatedJobs": [
+            _replicated_job(type, spec, job.run_policy.backoff_limit)
+            for type, spec in job.replicas.items()
+        ],
+        "successPolicy": job.options["successPolicy"],
+        "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
+        "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
+    }
+    runtime = {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingRuntime",
+        "metadata": {
+            "name": job.name,
+            **namespace,
+            "labels": {FRAMEWORK_LABEL: policy or "plain"},
+        },
+        "spec": {
+            "mlPolicy": {"numNodes": job.replica_count(NODE), **({policy: {}} if policy else {})},
+            "template": {"spec": drop_empty(template)},
+        },
+    }
+    counted = find_policy(policy).takes_processes and processes != "auto"
+    trainer = {"numProcPerNode": processes} if counted else {}
+    metadata = {
+        "name": job.name,
+        **namespace,
+        **drop_empty({"labels": dict(job.labels), "annotations": dict(job.annotations)}),
+    }
+    spec = {
+        "suspend": job.run_policy.suspend or None,
+        "activeDeadlineSeconds": job.run_policy.active_deadline_seconds,
+        "managedBy": MANAGERS[0] if manager == MANAGER else manager,
+    }
+    train_job = {
+        "apiVersion": API_VERSION,
+        "kind": "TrainJob",
+        "metadata": metadata,
+        "spec": {
+            "runtimeRef": {"kind": "TrainingRuntime", "name": job.name},
+            **({"trainer": trainer} if job.options["hasTrainer"] else {}),
+            **drop_empty(spec),
+        },
+    }
+    return [runtime, train_job]
+
+
+def _replicated_job(
+    type: ReplicaType, spec: ReplicaSpec, backoff_limit: int | None
+) -> dict[str, Any]:
+    step = type if type in INITIALIZERS else "trainer"
+    inner = {
+        "parallelism": spec.replicas if spec.replicas != 1 and type != NODE else None,
+        "backoffLimit": backoff_limit,
+        "template": spec.template,
+    }
+    metadata = {"labels": {ANCESTOR_LABEL: str(step)}}
+    template = {"metadata": metadata, "spec": drop_empty(inner)}
+    depends_on = [{"name": str(each.type), "status": each.status} for each in spec.depends_on]
+    return {"name": str(type), **drop_empty({"dependsOn": depends_on}), "template": template}

@@ -193,8 +193,10 @@ def test_a_cell_runs_as_pods_of_the_environments_image(
 def test_an_exception_of_a_pod_has_the_cells_line(
     kernel: PodKernel, environment: EnvironmentDirectory
 ) -> None:
+    environment.write_spec(replace(environment.read_spec(), context="team"))
     with pytest.raises(CellFailed) as error:
         kernel.run(environment, "--worker 1", "x = 1\nx / 0\n")
+    assert error.value.hint.endswith("--command worker-0 --on team")
     assert (error.value.line, error.value.reason) == (3, "ZeroDivisionError: division by zero")
 
 

@@ -292,8 +292,8 @@ class EnvironmentContext(NotebookContext):
 
 def _refusal_error(option: str) -> UsageError:
     return UsageError(
-        f"{option} cannot be used in an environment's notebook: its jobs run in the environment's"
-        " image, with its project",
+        f"{option} cannot be used in an environment's notebook: its jobs run where the environment"
+        " does, in its image",
         hint=_GUIDE,
     )
 

@@ -21,10 +21,12 @@ class PodJobs(KubernetesJobs):
     """The jobs of the notebooks of one environment in a pod, which run in its image only."""
 
     def __init__(self, environment: EnvironmentDirectory) -> None:
-        settings = read_settings(environment)
+        spec, settings = environment.read_spec(), read_settings(environment)
         super().__init__(
             load_cluster_config(context=settings.context),
             namespace=settings.namespace,
+            # For hints with commands, which the user runs on the host.
+            where=spec.context or spec.engine,
             pull_secret=settings.pull_secret,
             renewing=load_cluster_config(context=settings.context),
             # The pod's name, because others may have an environment of the same name there.

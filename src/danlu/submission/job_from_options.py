@@ -14,7 +14,12 @@ import msgspec
 
 from danlu.engine.container_options import split_volume
 from danlu.errors import UsageError
-from danlu.submission.options import ReplicaResources, TrainOptions, format_option_name
+from danlu.submission.options import (
+    ReplicaResources,
+    TrainOptions,
+    format_option_name,
+    normalize_option_name,
+)
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION, WHOLE_JOB
 from danlu.training.pod_template import (
@@ -146,8 +151,8 @@ def _pod_spec(
 def _resource_limits(
     options: TrainOptions, framework: Framework, type: ReplicaType
 ) -> dict[str, str]:
-    named = {_normalize_type(name): value for name, value in options.resources.items()}
-    resources = named.get(_normalize_type(type), ReplicaResources())
+    named = {normalize_option_name(name): value for name, value in options.resources.items()}
+    resources = named.get(normalize_option_name(type), ReplicaResources())
     gpus = 0 if type in framework.idle_types else options.gpu
     if resources.gpu is not None:
         gpus = resources.gpu
@@ -188,38 +193,27 @@ def build_volumes(options: TrainOptions) -> tuple[list[dict[str, Any]], list[dic
 
 def _replica_numbers(given: Mapping[str, int], framework: Framework) -> dict[ReplicaType, int]:
     """Return the replicas by type, in the framework's order, with required types added."""
-    known = {_normalize_type(type): type for type in framework.replica_types}
+    known = {normalize_option_name(type): type for type in framework.replica_types}
     _check_types(given, framework)
-    numbers = {known[_normalize_type(name)]: count for name, count in given.items()}
+    numbers = {known[normalize_option_name(name)]: count for name, count in given.items()}
     added = [type for type in framework.required_types if type not in numbers]
-    if not numbers:
-        added += [type for type in _default_types(framework) if type not in added]
+    if not numbers and set(framework.idle_types).issuperset(added):  # something must compute
+        default, types = framework.default_type, framework.replica_types
+        added.append(default if default in types else types[0])
     # At least one, also of a type whose default in manifests is 0 (MPI's workers).
     numbers |= {type: max(1, framework.default_replicas.get(type, 1)) for type in added}
     return {type: numbers[type] for type in framework.replica_types if type in numbers}
 
 
-def _default_types(framework: Framework) -> list[ReplicaType]:
-    """Return a type that computes, for a job without numbers, unless a required one does."""
-    if not set(framework.idle_types).issuperset(framework.required_types):
-        return []
-    default, types = framework.default_type, framework.replica_types
-    return [default if default in types else types[0]]
-
-
 def _check_types(names: Iterable[str], framework: Framework) -> None:
-    known = {_normalize_type(type) for type in framework.replica_types}
+    known = {normalize_option_name(type) for type in framework.replica_types}
     for name in names:
-        if _normalize_type(name) not in known:
+        if normalize_option_name(name) not in known:
             flags = [f"--{format_option_name(type)}" for type in framework.replica_types]
             raise UsageError(
                 f"{framework.name} has no replica type {name}",
                 hint=did_you_mean(f"--{name}", flags, otherwise=f"it has {', '.join(flags)}"),
             )
-
-
-def _normalize_type(name: str) -> str:
-    return name.replace("-", "").replace("_", "").lower()
 
 
 # -- the end of a job -----------------------------------------------------------------------------

@@ -206,6 +206,11 @@ class JobOption(msgspec.Struct, frozen=True):
         return self.check if self.metavar else convert.boolean
 
 
+def normalize_option_name(word: str) -> str:
+    """Return the form in which names are compared: ``cleanPolicy`` equals ``clean-policy``."""
+    return word.replace("-", "").replace("_", "").lower()
+
+
 def format_option_name(name: str) -> str:
     """Return a name in kebab case, as flags have it: ``worker``, ``tuner-tracker``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

@@ -300,6 +300,12 @@ def test_run_image_mounts_the_current_directory(cli: Cli, recorded_calls: Seen) 
     assert (result.code, "--image cannot be combined with --file" in result.err) == (125, True)
 
 
+def test_run_rejects_a_seccomp_profile_that_an_engine_would_ignore(cli: Cli) -> None:
+    result = cli("run", "--on", "docker", "--security-opt", "seccomp=unconfined", "true")
+    assert result.code == 125
+    assert "--security-opt needs danlu's own engine" in result.err
+
+
 def test_init_then_plan(cli: Cli) -> None:
     Path("build.envd").unlink()
     Path("train.py").write_text("import numpy\n")

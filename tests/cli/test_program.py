@@ -17,9 +17,10 @@ from typing import Any
 import click
 import pytest
 
-from danlu.cli import groups, program
+from danlu.cli import groups, program, progress
 from danlu.cli.app import COMMANDS, root
 from danlu.cli.groups import REFERENCE_PAGE, SectionedGroup
+from danlu.cli.terminal import Terminal
 from danlu.errors import (
     BuildFileError,
     DanluError,
@@ -154,6 +155,24 @@ def test_commands_of_envd_and_docker_are_answered_with_ours(
     assert result.code == 2
     assert f"unknown command `{command}`" in result.err
     assert instead in result.err
+
+
+@pytest.mark.parametrize("command", ["lock", "plan"])
+def test_the_progress_of_a_lock_is_not_called_a_build(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    titles = []
+    make = progress.make_build_renderer
+
+    def record_title(kind: str, terminal: Terminal, **options: Any) -> progress.BuildRenderer:
+        titles.append(options["title"])
+        return make(kind, terminal, **options)
+
+    monkeypatch.setattr(progress, "make_build_renderer", record_title)
+    monkeypatch.setattr(f"danlu.cli.{command}.lock", raise_error(OutsideError("no")))
+    Path("build.envd").write_text("def build():\n    base(os='debian12')\n")
+    assert cli(command, *(["--lock"] if command == "plan" else [])).code == 3
+    assert titles == ["locking"]
 
 
 def test_synonyms_of_subcommands_are_suggested(cli: Cli) -> None:

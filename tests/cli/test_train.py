@@ -188,6 +188,14 @@ def test_dry_run_prints_the_manifest(cli: Cli, jobs: FakeJobs) -> None:
     assert json.loads(as_json.out)["kind"] == "PyTorchJob"
 
 
+def test_every_replica_type_of_a_framework_has_an_option(cli: Cli) -> None:
+    numbers = {"TunerTracker": 1, "TunerServer": 2, "Tuner": 3}
+    options = ("--tuner-tracker", "1", "--tuner-server", "2", "--tuner", "3")
+    result = cli("train", "train.py", "--framework", "mxnet", *options, "--dry-run", "-o", "json")
+    replicas = json.loads(result.out)["spec"]["mxReplicaSpecs"]
+    assert {type: spec["replicas"] for type, spec in replicas.items()} == numbers
+
+
 def test_a_dry_run_says_what_of_this_machine_the_manifest_needs(
     cli: Cli, jobs: FakeJobs, tmp_path: Path
 ) -> None:

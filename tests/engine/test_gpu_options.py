@@ -9,7 +9,7 @@ import pytest
 
 from danlu.engine.gpu_options import decide_gpus
 from danlu.environment.runtime_settings import RuntimeSettings
-from danlu.errors import UsageError
+from danlu.errors import MachineError, UsageError
 from danlu.util.config import Configuration
 from tests.engine.gpu.driver_tree import make_driver
 
@@ -52,6 +52,14 @@ def test_batch_system_without_gpus_is_a_warning(
     assert decide_gpus("", RuntimeSettings(gpus=1), config, output.append) == ""
     assert "config.gpu(1): this machine has none" in output[0].text
     assert "running on the CPU" in output[0].text
+
+
+def test_a_machine_without_gpus_is_named_before_anything_is_built(tmp_path: Path) -> None:
+    config = Configuration(gpu_driver_root=str(tmp_path), cdi_spec_dirs=str(tmp_path))
+    for given in ("1", "all", "0,1"):
+        with pytest.raises(MachineError, match="no NVIDIA driver is loaded"):
+            decide_gpus(given, RuntimeSettings(), config, lambda event: None)
+    assert decide_gpus("none", RuntimeSettings(gpus=1), config, lambda event: None) == ""
 
 
 def test_invalid_option_is_rejected(config: Configuration) -> None:

@@ -16,13 +16,12 @@ from danlu.notebook.options import (
     OPTIONS,
     find_option,
     help_text,
-    normalize_name,
     replica_types,
     suggest_option,
 )
 from danlu.notebook.parser import parse_cell, parse_distributed
 from danlu.notebook.types import CellOptions, ReplicaOptions
-from danlu.submission.options import JOB_OPTIONS, JobOption, TrainKeywords
+from danlu.submission.options import JOB_OPTIONS, JobOption, TrainKeywords, normalize_option_name
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from scripts.reference.notebook import PAGE, reference
@@ -69,7 +68,7 @@ FINE: dict[str, list[tuple[str, dict[str, object]]]] = {
     "every": [("true", {"every": True}), ("No", {"every": False}), ("1", {"every": True})],
     "module": [("a,b.c", {"modules": ("a", "b.c")})],
     "detach": [("yes", {"detach": True}), ("0", {"detach": False})],
-    "restart": [("onfailure", {"restart": "OnFailure"}), ("ExitCode", {"restart": "ExitCode"})],
+    "restart": [("onfailure", {"restart": "OnFailure"}), ("job", {"restart": "Job"})],
     "backoff-limit": [("0", {"backoff_limit": 0}), ("12", {"backoff_limit": 12})],
     "deadline": [("90", {"deadline": 90.0}), ("1h30m", {"deadline": 5400.0})],
     "lines": [("0", {"lines": 0}), ("20", {"lines": 20})],
@@ -240,7 +239,7 @@ def test_every_replica_type_of_a_framework_is_an_option(framework: Framework) ->
     for type in framework.replica_types:
         cell = parse_cell(f"%framework={framework.name}\n%{type}=3;%cpu=1\n")
         assert cell is not None
-        assert cell.options.replicas == {normalize_name(str(type)): ReplicaOptions(3, "1")}
+        assert cell.options.replicas == {normalize_option_name(str(type)): ReplicaOptions(3, "1")}
 
 
 @pytest.mark.parametrize("word", ["TunerTracker", "tuner-tracker", "tuner_tracker", "tunertracker"])
@@ -273,7 +272,7 @@ def test_names_and_aliases_find_the_same_option() -> None:
     for key in OPTIONS:
         for word in (key.name, key.name.upper(), key.name.replace("-", "_"), *key.aliases):
             assert find_option(word) is key
-    words = [normalize_name(word) for key in OPTIONS for word in (key.name, *key.aliases)]
+    words = [normalize_option_name(word) for key in OPTIONS for word in (key.name, *key.aliases)]
     assert len(words) == len(set(words))
 
 

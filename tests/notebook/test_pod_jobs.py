@@ -193,8 +193,10 @@ def test_a_cell_runs_as_pods_of_the_environments_image(
 def test_an_exception_of_a_pod_has_the_cells_line(
     kernel: PodKernel, environment: EnvironmentDirectory
 ) -> None:
+    environment.write_spec(replace(environment.read_spec(), context="team"))
     with pytest.raises(CellFailed) as error:
         kernel.run(environment, "--worker 1", "x = 1\nx / 0\n")
+    assert error.value.hint.endswith("--command worker-0 --on team")
     assert (error.value.line, error.value.reason) == (3, "ZeroDivisionError: division by zero")
 
 
@@ -223,10 +225,13 @@ def test_only_files_of_the_project_are_modules_of_it(project: Path, tmp_path: Pa
 def test_modules_that_are_too_large_are_named(
     kernel: PodKernel, environment: EnvironmentDirectory, project: Path
 ) -> None:
-    (project / "large7.py").write_text(f"x = {'1' * 5000}")
+    (project / "large7").mkdir()
+    (project / "large7" / "__init__.py").touch()
+    with (project / "large7" / "weights").open("wb") as file:
+        file.truncate(1 << 20)
     with pytest.raises(UsageError, match="module large7: its files are too large") as caught:
-        kernel.run(environment, "--worker 1 --limit 1kB", "import large7\n")
-    assert "io.copy" in caught.value.hint
+        kernel.run(environment, "--worker 1", "import large7\n")
+    assert caught.value.hint.startswith("modules may have 922 kB in all: io.copy")
 
 
 # -- what a notebook in a pod may not do -----------------------------------------------------------

@@ -101,6 +101,12 @@ def test_refusal_does_not_show_the_text_of_the_file(tmp_path: Path) -> None:
             path.unlink()
 
 
+def test_required_version_of_uv_is_for_the_users_own(tmp_path: Path) -> None:
+    environ = write_machine(tmp_path, {"uv.toml": 'required-version = "==0.4.0"\n'})
+    assert ask_uv(tmp_path / "team/project", environ)["refused"]
+    assert "refused" not in read_as_danlu(tmp_path, environ)
+
+
 def ask_uv(directory: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the addresses that uv would use in a directory, or its refusal."""
     command = [str(find_uv()), "pip", "compile", "--offline", "--show-settings", "-"]

@@ -105,7 +105,7 @@ def command(
     report = lock(
         run.open_project(file),
         settings=run.settings,
-        progress=run.start_progress(progress),
+        progress=run.start_progress(progress, title="locking"),
         options=LockOptions(
             upgrade=tuple(name for name in upgrade if name),
             upgrade_all="" in upgrade,

@@ -90,7 +90,7 @@ def _update_lock(run: Session, file: str | None, progress: str, platform: str) -
     locked = lock(
         project,
         settings=run.settings,
-        progress=run.start_progress(progress),
+        progress=run.start_progress(progress, title="locking"),
         options=LockOptions(platform=platform),
     )
     run.stop_progress()

@@ -72,7 +72,6 @@ class _KeptRun:
     """A ``RUN`` that stays a command, and what it sees; ``shell`` is empty for the exec form."""
 
     text: str
-    item: DockerfileInstruction
     environment: Mapping[str, str]
     arguments: Mapping[str, str]
     directory: str
@@ -253,8 +252,9 @@ class _StageTranslator:
             self._list_untranslated(item, "a script of another program: not done")
             return
         bound = {
-            self._resolve_path(mount["target"]): self._locate_source(mount["source"])
-            for mount in mounts["bind"]
+            self._resolve_path(target): self._locate_source(source)
+            for target, source in mounts.items()
+            if source
         }
         installed = self._read_installation(item, text, {**self.copied, **bound})
         if installed is not None:
@@ -268,7 +268,7 @@ class _StageTranslator:
         if bound:
             self._list_untranslated(item, "a bind mount: not done")
             return
-        if mounts["cache"]:
+        if "" in mounts.values():
             self._list_untranslated(item, "a cache mount: its files stay in the image")
         if self.user not in _ROOT:
             self._list_untranslated(item, f"runs as root, not as {self.user}")
@@ -285,7 +285,6 @@ class _StageTranslator:
         self.steps.append(
             _KeptRun(
                 text,
-                item,
                 {**self.scope.environment},
                 arguments,
                 self.directory,
@@ -510,32 +509,32 @@ def _make_script(item: DockerfileInstruction) -> str | None:
 
 def _read_run_flags(
     flags: Sequence[str],
-) -> tuple[dict[str, list[dict[str, str]]], list[tuple[str, object]], str]:
-    """Return the mounts of each type, keywords of ``run()``, and why the flags are not possible."""
-    mounts: dict[str, list[dict[str, str]]] = {"bind": [], "cache": []}
+) -> tuple[dict[str, str], list[tuple[str, object]], str]:
+    """Return the sources of mounts by target, empty for caches, keywords of ``run()``, and a flag
+    that is not possible.
+    """
+    mounts: dict[str, str] = {}
     secrets: list[object] = []
     keywords: list[tuple[str, object]] = []
     for flag in flags:
         name, _, value = flag.partition("=")
         options = dict(option.partition("=")[::2] for option in value.split(","))
         kind = options.get("type", "bind")
-        target = next(
-            (options[key] for key in ("target", "dst", "destination") if key in options), ""
-        )
-        if flag == "--network=default" or (name == "--mount" and kind == "cache"):
-            mounts["cache"] += [options] if name == "--mount" else []
-        elif name != "--mount" or "env" in options:
+        target = options.get("target") or options.get("dst") or options.get("destination") or ""
+        if flag == "--network=default":
+            continue
+        if name != "--mount" or options.keys() & {"env", "from"}:
             return mounts, keywords, flag
-        elif kind == "ssh":
+        identity = options.get("id") or posixpath.basename(target)
+        if kind == "ssh":
             keywords.append(("ssh", True))
-        elif kind == "secret" and (options.get("id") or target):
-            identity = options.get("id") or posixpath.basename(target)
+        elif kind == "secret" and identity:
             secrets.append({"id": identity, "target": target} if target else identity)
-        elif kind != "bind" or "from" in options or not target:
-            return mounts, keywords, flag
-        else:
+        elif kind in ("bind", "cache") and target:
             source = options.get("source") or options.get("src") or "."
-            mounts["bind"].append({"source": source, "target": target})
+            mounts[target] = "" if kind == "cache" else source
+        else:
+            return mounts, keywords, flag
     return mounts, [*keywords, *([("secrets", secrets)] if secrets else [])], ""
 
 

@@ -18,16 +18,23 @@ def decide_gpus(
 
     ``given`` is the user's value, which must be satisfied. If the machine has fewer GPUs than the
     build file declares, those are used, and a warning names the difference. Raises
-    :class:`~danlu.errors.UsageError` if ``given`` is invalid.
+    :class:`~danlu.errors.UsageError` if ``given`` is invalid, and
+    :class:`~danlu.errors.MachineError` if the machine has no GPU at all.
     """
     if not given and not runtime.gpus:
         return ""
     # Most environments are started without GPUs, and need none of this.
+    from danlu.engine.gpu.driver_mounts import missing_gpu_error
     from danlu.engine.gpu.provider import count_gpus
     from danlu.engine.gpu.selection import parse_gpus
 
     if given:
-        return given if parse_gpus(given) else ""
+        if not parse_gpus(given):
+            return ""
+        # Before anything is built for it, or removed.
+        if count_gpus(config, {}) == 0:
+            raise missing_gpu_error()
+        return given
     wanted = runtime.gpus or 0
     available = count_gpus(config)
     if available is None or available >= wanted:

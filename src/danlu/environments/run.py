@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.environments.command_options import CommandOptions, report_skipped_settings
 from danlu.environments.named_commands import has_program, resolve_command, suggest_command
-from danlu.errors import StoreError, UsageError
+from danlu.errors import UsageError
 from danlu.graph.progress import Message
 from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
@@ -28,7 +28,7 @@ from danlu.project.project_environment import find_named_image, find_project_env
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import is_foreign_image, read_image_platform, require_emulation
 from danlu.sandbox.launcher.container import ContainerLauncher
-from danlu.sandbox.launcher.image_root import open_image
+from danlu.sandbox.launcher.image_root import find_layers, open_image
 from danlu.sandbox.types import SYSTEM_PATH, ContainerEdits
 from danlu.store import Store
 
@@ -100,45 +100,45 @@ def _run_in_image(
     userns.enter(settings.paths)
     from danlu.engine.embedded import image_command  # after a build, not before
 
-    with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
-        layers = store.layers(stored.layers)
-        if layers is None:
-            raise StoreError(
-                "layers of the image are missing from the store", hint="run `danlu build` again"
-            )
-        trees = tuple(layer.tree for layer in layers)
-        root = open_image(store, stored, layers)
+    with (
+        Store.open(settings.paths.store) as store,
+        store.lease(),
+        store.staging() as work,
+        ExitStack() as held,
+    ):
+        root = open_image(store, stored, find_layers(store, stored))
         defined = {**dict(root.config.environment), **variables}
-        edits: AbstractContextManager[ContainerEdits] = nullcontext(ContainerEdits())
+        edits = ContainerEdits()
         if gpus:
             from danlu.engine.gpu.allocation import hold_gpus
 
-            edits = hold_gpus(
-                gpus,
-                trees,
-                config,
-                work=work,
-                uid=uid,
-                share=not options.gpus,
-                variables=defined,
-                progress=progress,
+            edits = held.enter_context(
+                hold_gpus(
+                    gpus,
+                    root.trees,
+                    config,
+                    work=work,
+                    uid=uid,
+                    share=not options.gpus,
+                    variables=defined,
+                    progress=progress,
+                )
             )
-        with edits as gpu_edits:
-            command = image_command.ImageCommand(
-                args if options.is_program else resolve_command(args, runtime),
-                project=directory,
-                volumes=(*declared, *binds),
-                environment=variables,
-                user=options.user,
-                terminal=options.terminal,
-                edits=gpu_edits,
-                init=() if options.skip_init else runtime.init,
-                shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
-            )
-            launcher = ContainerLauncher(work, runtime=config.runtime, seccomp=seccomp)
-            code = image_command.run_command(root, command, launcher)
+        command = image_command.ImageCommand(
+            args if options.is_program else resolve_command(args, runtime),
+            project=directory,
+            volumes=(*declared, *binds),
+            environment=variables,
+            user=options.user,
+            terminal=options.terminal,
+            edits=edits,
+            init=() if options.skip_init else runtime.init,
+            shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
+        )
+        launcher = ContainerLauncher(work, runtime=config.runtime, seccomp=seccomp)
+        code = image_command.run_command(root, command, launcher)
     if code == _NOT_FOUND and args and not options.is_program:
         hint = suggest_command(args[0], runtime)
-        if hint and not has_program(trees, args[0], defined.get("PATH", SYSTEM_PATH)):
+        if hint and not has_program(root.trees, args[0], defined.get("PATH", SYSTEM_PATH)):
             progress(Message(f"hint: {hint}", 0.0))
     return code

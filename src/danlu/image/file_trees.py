@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from danlu.errors import StoreError, UsageError
+from danlu.errors import UsageError
 from danlu.image.diff import iterate_entries, merge_trees
 from danlu.image.manage import parse_image_config
+from danlu.sandbox.launcher.image_root import find_layers
 from danlu.util.files import write_atomic
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def write_rootfs(store: Store, image: StoredImage, write: Callable[[bytes], obje
     Directories come first, so that each exists before its content. Raises :class:`StoreError` if a
     layer is missing.
     """
-    layers = _find_layers(store, image)
+    layers = find_layers(store, image)
     merged = merge_trees([layer.tree for layer in layers])
     visible: dict[Path, set[str]] = {layer.tree: set() for layer in layers}
     for path, place in merged.items():
@@ -67,7 +68,7 @@ def write_dockerfile(store: Store, image: StoredImage, directory: Path) -> None:
         )
     (directory / "layers").mkdir(parents=True, exist_ok=True)
     lines = ["# Written by danlu. Build it with: docker build .", "FROM scratch"]
-    for layer in _find_layers(store, image):
+    for layer in find_layers(store, image):
         name = f"layers/{layer.diff_id[7:]}.tar"
         lines += [f"# {' '.join(layer.created_by.split())}", *_render_removals(layer.tree)]
         if not (directory / name).exists():
@@ -75,13 +76,6 @@ def write_dockerfile(store: Store, image: StoredImage, directory: Path) -> None:
         lines.append(f"ADD {name} /")
     lines += _render_config(parse_image_config(image).config)
     write_atomic(directory / "Dockerfile", "".join(f"{line}\n" for line in lines).encode())
-
-
-def _find_layers(store: Store, image: StoredImage) -> list[Layer]:
-    layers = store.layers(image.layers)
-    if layers is None:
-        raise StoreError("layers of the image are missing from the store", hint="build again")
-    return layers
 
 
 def _find_tree(trees: dict[Path, set[str]], place: Path) -> Path:

@@ -25,6 +25,7 @@ from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings, load_settings
 from danlu.environments.jupyter import BRIDGE_LOG
 from danlu.errors import DanluError, OutsideError, UsageError
+from danlu.jobs.kubernetes.manifests import MAX_BYTES
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.file_exchange import ENVIRONMENT_LABEL
 from danlu.jobs.results import list_returned_names
@@ -79,9 +80,10 @@ class RemoteVariables:
 
     python_version = ""
 
-    def __init__(self, connection: KernelConnection, *, sends_modules: bool = False) -> None:
+    def __init__(self, connection: KernelConnection, *, module_bytes: int = 0) -> None:
         self._connection = connection
-        self._sends_modules = sends_modules
+        #: How much of the project's modules may be sent; 0 if replicas see the project.
+        self._module_bytes = module_bytes
         #: What the kernel needs to know about the values that it was sent.
         self.returned: dict[str, Any] = {}
 
@@ -96,9 +98,10 @@ class RemoteVariables:
 
     def write_modules(self, names: Sequence[str], directory: Path, *, limit: int) -> None:
         """See :class:`~danlu.notebook.types.VariableStore`."""
+        limit = min(limit, self._module_bytes)
         asked = {*sys.stdlib_module_names, "danlu"}
         new = {name.partition(".")[0] for name in names} - asked
-        while self._sends_modules and new:
+        while self._module_bytes and new:
             asked |= new
             files = self._connection.receive_modules(
                 sorted(new), PROJECT_DIRECTORY, directory, limit=limit
@@ -178,7 +181,7 @@ class EnvironmentContext(NotebookContext):
         self._connection = connection
         self._request = request
         self._is_pod = has_cluster_jobs(self._spec)
-        self.variables = RemoteVariables(connection, sends_modules=self._is_pod)
+        self.variables = RemoteVariables(connection, module_bytes=MAX_BYTES if self._is_pod else 0)
 
     @property
     def values(self) -> VariableStore:
@@ -292,8 +295,8 @@ class EnvironmentContext(NotebookContext):
 
 def _refusal_error(option: str) -> UsageError:
     return UsageError(
-        f"{option} cannot be used in an environment's notebook: its jobs run in the environment's"
-        " image, with its project",
+        f"{option} cannot be used in an environment's notebook: its jobs run where the environment"
+        " does, in its image",
         hint=_GUIDE,
     )
 

@@ -20,6 +20,7 @@ import msgspec
 from danlu.errors import DanluError, UsageError
 from danlu.notebook.types import SentVariable
 from danlu.util.decoding import convert_value
+from danlu.util.human import format_size
 from danlu.util.sanitize import escape_unprintable
 
 #: What a program of the environment relays in one piece (:mod:`danlu.engine.ssh.inside`).
@@ -265,7 +266,8 @@ class KernelConnection:
         if answer.refused:
             raise UsageError(
                 f"cannot send module {_clean_text(answer.refused)}: {_clean_text(answer.reason)}",
-                hint="io.copy in the build file copies it into the image",
+                hint=f"modules may have {format_size(limit)} in all: io.copy in the build file"
+                " copies larger ones into the image",
             )
         return self._files
 

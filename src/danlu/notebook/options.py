@@ -9,7 +9,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from danlu.submission.options import JOB_OPTIONS, JobOption, format_option_name
+from danlu.submission.options import (
+    JOB_OPTIONS,
+    JobOption,
+    format_option_name,
+    normalize_option_name,
+)
 from danlu.training.framework import Framework
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
 from danlu.util.suggest import closest_match
@@ -21,19 +26,13 @@ OPTIONS = tuple(option for option in JOB_OPTIONS if option.examples)
 RESOURCE_OPTIONS = ("cpu", "memory", "gpu")
 
 
-def normalize_name(word: str) -> str:
-    """Return the form in which names are compared: ``cleanPolicy`` equals ``clean-policy``."""
-    return word.replace("-", "").replace("_", "").lower()
-
-
-_BY_NAME = {
-    normalize_name(name): option for option in OPTIONS for name in (option.name, *option.aliases)
-}
+_NAMES = [(name, option) for option in OPTIONS for name in (option.name, *option.aliases)]
+_BY_NAME = {normalize_option_name(name): option for name, option in _NAMES}
 
 
 def find_option(word: str) -> JobOption | None:
     """Return the option called ``word``, under its name or an alias."""
-    return _BY_NAME.get(normalize_name(word))
+    return _BY_NAME.get(normalize_option_name(word))
 
 
 def replica_types() -> dict[str, str]:
@@ -46,7 +45,7 @@ def replica_types() -> dict[str, str]:
 
 def _types_by_name(frameworks: Iterable[Framework]) -> dict[str, str]:
     types = {
-        normalize_name(name): str(name)
+        normalize_option_name(name): str(name)
         for framework in frameworks
         for name in framework.replica_types
     }
@@ -55,7 +54,7 @@ def _types_by_name(frameworks: Iterable[Framework]) -> dict[str, str]:
 
 def is_replica_type(word: str) -> bool:
     """Return whether ``word`` is a replica type of any framework."""
-    name = normalize_name(word)
+    name = normalize_option_name(word)
     # Entry points of other packages are loaded only for words that nothing built in explains.
     return name not in _BY_NAME and (
         name in _types_by_name(BUILT_IN_FRAMEWORKS) or name in replica_types()
@@ -71,10 +70,8 @@ def is_resource_option(word: str) -> bool:
 def suggest_option(word: str) -> str:
     """Return the option or replica type that ``word`` may be a misspelling of, or nothing."""
     known = {name: format_option_name(type) for name, type in replica_types().items()}
-    known |= {
-        normalize_name(name): name for option in OPTIONS for name in (option.name, *option.aliases)
-    }
-    match = closest_match(normalize_name(word), known, cutoff=0.75)
+    known |= {normalize_option_name(name): name for name, _ in _NAMES}
+    match = closest_match(normalize_option_name(word), known, cutoff=0.75)
     return known[match] if match else ""
 
 

@@ -12,7 +12,7 @@ from danlu.errors import Span, UsageError
 from danlu.notebook import options
 from danlu.notebook.types import CellOptions, ReplicaOptions
 from danlu.submission import option_values
-from danlu.submission.options import SWEEP_FIELDS, format_option_name
+from danlu.submission.options import SWEEP_FIELDS, format_option_name, normalize_option_name
 from danlu.sweeps.space import build_grid, parse_axes
 from danlu.training.registry import find_framework
 
@@ -88,7 +88,7 @@ class _OptionsParser:
                     raise UsageError("requires a value", hint=f"for example {option.examples[0]}")
                 self._add_fields(option.read(directive.value), directive)
             elif options.is_replica_type(directive.word):
-                replica_type = options.normalize_name(directive.word)
+                replica_type = normalize_option_name(directive.word)
                 parsed = _parse_replica_options(directive)
                 self._add_fields({"replicas": {replica_type: parsed}}, directive)
             else:
@@ -131,7 +131,7 @@ class _OptionsParser:
         if "framework" not in self.fields:
             return
         framework = find_framework(self.fields["framework"])
-        known = {options.normalize_name(name) for name in framework.replica_types}
+        known = {normalize_option_name(name) for name in framework.replica_types}
         names = [self._option_name(format_option_name(name)) for name in framework.replica_types]
         for replica_type in self.fields.get("replicas", {}):
             if replica_type not in known:

@@ -24,6 +24,7 @@ from danlu.notebook import options
 from danlu.notebook.options_parser import CELL_FILE_NAME, Directive, parse_options
 from danlu.notebook.types import Cell
 from danlu.submission.option_values import is_boolean
+from danlu.submission.options import normalize_option_name
 
 #: A cheap test that every job cell passes.
 _CANDIDATE = re.compile(r"(?:\A|[\r\n])[ \t\f]*%[\w \t-]+=")
@@ -76,7 +77,7 @@ class _DirectiveLine(msgspec.Struct, frozen=True):
 
     @property
     def marks_job(self) -> bool:
-        name = options.normalize_name(self.word)
+        name = normalize_option_name(self.word)
         if name == "framework" or options.is_replica_type(self.word):
             return True
         return self.is_tight and self.is_known and name not in _IPYTHON_MAGICS
@@ -196,7 +197,7 @@ def _parse_directives(line: CellLine) -> list[Directive]:
     if _DIRECTIVE.fullmatch(line.text):
         return _split_directives(line)
     bare = _BARE_DIRECTIVE.fullmatch(line.text)
-    if bare is None or options.normalize_name(bare["word"]) in _IPYTHON_MAGICS:
+    if bare is None or normalize_option_name(bare["word"]) in _IPYTHON_MAGICS:
         return []
     word, value = bare["word"], bare["value"]
     option = options.find_option(word)

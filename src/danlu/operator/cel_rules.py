@@ -12,8 +12,6 @@ from danlu.kube.types import Manifest
 from danlu.training.framework import Framework
 from danlu.util.dns_label import MAX_LABEL_LENGTH
 
-"""The length of a DNS label, which the name of every replica's Service must be."""
-
 
 def name_length_rules(framework: Framework) -> Iterable[Manifest]:
     """Require that the name of every replica's Service is a DNS label."""

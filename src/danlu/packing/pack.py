@@ -28,13 +28,14 @@ from danlu.graph.progress import Message
 from danlu.graph.types import Graph, Vertex
 from danlu.image.manage import normalize_name
 from danlu.oci.digest import sha256
-from danlu.packing.packed_runs import explain_failure, find_layers, read_file, run_predictor
+from danlu.packing.packed_runs import explain_failure, read_file, run_predictor
 from danlu.project.build import find_or_build
 from danlu.project.build_image import make_build_plan, make_lock_request
 from danlu.project.build_request import BuildOptions, BuildRequest, choose_platform
 from danlu.project.local_modules import classify_search_path, find_local_modules
 from danlu.resolve.python.request import collect_indexes
 from danlu.sandbox import userns
+from danlu.sandbox.launcher.image_root import find_layers
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount
 from danlu.serving import layout, predictor_values, runner

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from danlu.errors import DanluError, StepFailed, StoreError
+from danlu.errors import DanluError, StepFailed
 from danlu.graph.image_config import parse_image_config
-from danlu.sandbox.launcher.image_root import image_process
+from danlu.sandbox.launcher.image_root import find_layers, image_process
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, RootFilesystem
@@ -22,7 +22,7 @@ from danlu.util.sanitize import escape_unprintable
 
 if TYPE_CHECKING:
     from danlu.engine.settings import Settings
-    from danlu.store import Layer, Store, StoredImage
+    from danlu.store import Store, StoredImage
 
 _OUTPUT = "/run/danlu-predictor"
 _MAX_LINES = 40
@@ -68,14 +68,6 @@ def run_predictor(
             error.details = tuple(escape_unprintable(line, limit=_MAX_LINE) for line in lines)
             error.message += f" (exit code {code})"
             raise
-
-
-def find_layers(store: Store, image: StoredImage) -> list[Layer]:
-    """Return the image's layers; raise :class:`StoreError` if any is missing."""
-    layers = store.layers(image.layers)
-    if layers is None:
-        raise StoreError("layers of the image are missing from the store", hint="build it again")
-    return layers
 
 
 def read_file(store: Store, image: StoredImage, path: str, limit: int) -> bytes | None:

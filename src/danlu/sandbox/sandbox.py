@@ -12,7 +12,7 @@ import anyio
 
 from danlu.sandbox import runtime, userns
 from danlu.sandbox.launcher.container import ContainerLauncher, PreparedContainer
-from danlu.sandbox.launcher.running_container import StartedContainer
+from danlu.sandbox.launcher.container_process import StartedContainer
 from danlu.sandbox.network_env import detect_network_environment
 from danlu.sandbox.prepare import ContainerSpec
 from danlu.sandbox.types import ContainerExit, Mount, ProcessSpec, RootFilesystem

@@ -14,9 +14,14 @@ import msgspec
 
 from danlu.engine.container_options import split_volume
 from danlu.errors import UsageError
-from danlu.submission.options import ReplicaResources, TrainOptions, format_option_name
+from danlu.submission.options import (
+    ReplicaResources,
+    TrainOptions,
+    format_option_name,
+    normalize_option_name,
+)
 from danlu.training.framework import Framework
-from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
+from danlu.training.names import FINISH_TIMEOUT_ANNOTATION, WHOLE_JOB
 from danlu.training.pod_template import (
     add_default_port,
     change_templates,
@@ -26,6 +31,7 @@ from danlu.training.pod_template import (
 from danlu.training.types import (
     CleanPodPolicy,
     Job,
+    JobRestartPolicy,
     ReplicaSpec,
     ReplicaType,
     RestartPolicy,
@@ -71,6 +77,9 @@ def build_job_from_options(
     clean_pod_policy = _find_policy(CleanPodPolicy, options.clean_pod_policy or "None")
     # With some frameworks' own defaults a script with a bug would be restarted forever.
     restart = options.restart or ("Never" if options.backoff_limit is None else "OnFailure")
+    together = None
+    if restart.lower() == WHOLE_JOB.lower():
+        restart, together = "OnFailure", JobRestartPolicy(options.backoff_limit)
 
     def build_spec(type: ReplicaType, words: Sequence[str]) -> ReplicaSpec:
         pod = _pod_spec(options, framework, type, words, image=image, directory=directory)
@@ -86,6 +95,7 @@ def build_job_from_options(
             active_deadline_seconds=deadline,
             backoff_limit=options.backoff_limit,
         ),
+        job_restart_policy=together,
     )
     # wrap_command needs the job, for example to count the slots of all workers.
     commands = {type: framework.wrap_command(job, type, command) for type in numbers}
@@ -141,8 +151,8 @@ def _pod_spec(
 def _resource_limits(
     options: TrainOptions, framework: Framework, type: ReplicaType
 ) -> dict[str, str]:
-    named = {_normalize_type(name): value for name, value in options.resources.items()}
-    resources = named.get(_normalize_type(type), ReplicaResources())
+    named = {normalize_option_name(name): value for name, value in options.resources.items()}
+    resources = named.get(normalize_option_name(type), ReplicaResources())
     gpus = 0 if type in framework.idle_types else options.gpu
     if resources.gpu is not None:
         gpus = resources.gpu
@@ -183,38 +193,27 @@ def build_volumes(options: TrainOptions) -> tuple[list[dict[str, Any]], list[dic
 
 def _replica_numbers(given: Mapping[str, int], framework: Framework) -> dict[ReplicaType, int]:
     """Return the replicas by type, in the framework's order, with required types added."""
-    known = {_normalize_type(type): type for type in framework.replica_types}
+    known = {normalize_option_name(type): type for type in framework.replica_types}
     _check_types(given, framework)
-    numbers = {known[_normalize_type(name)]: count for name, count in given.items()}
+    numbers = {known[normalize_option_name(name)]: count for name, count in given.items()}
     added = [type for type in framework.required_types if type not in numbers]
-    if not numbers:
-        added += [type for type in _default_types(framework) if type not in added]
+    if not numbers and set(framework.idle_types).issuperset(added):  # something must compute
+        default, types = framework.default_type, framework.replica_types
+        added.append(default if default in types else types[0])
     # At least one, also of a type whose default in manifests is 0 (MPI's workers).
     numbers |= {type: max(1, framework.default_replicas.get(type, 1)) for type in added}
     return {type: numbers[type] for type in framework.replica_types if type in numbers}
 
 
-def _default_types(framework: Framework) -> list[ReplicaType]:
-    """Return a type that computes, for a job without numbers, unless a required one does."""
-    if not set(framework.idle_types).issuperset(framework.required_types):
-        return []
-    default, types = framework.default_type, framework.replica_types
-    return [default if default in types else types[0]]
-
-
 def _check_types(names: Iterable[str], framework: Framework) -> None:
-    known = {_normalize_type(type) for type in framework.replica_types}
+    known = {normalize_option_name(type) for type in framework.replica_types}
     for name in names:
-        if _normalize_type(name) not in known:
+        if normalize_option_name(name) not in known:
             flags = [f"--{format_option_name(type)}" for type in framework.replica_types]
             raise UsageError(
                 f"{framework.name} has no replica type {name}",
                 hint=did_you_mean(f"--{name}", flags, otherwise=f"it has {', '.join(flags)}"),
             )
-
-
-def _normalize_type(name: str) -> str:
-    return name.replace("-", "").replace("_", "").lower()
 
 
 # -- the end of a job -----------------------------------------------------------------------------

@@ -233,6 +233,9 @@ class Framework(ABC):
     thread_variables: ClassVar[tuple[str, ...]] = ()
     """Variables, besides OpenMP's, with the number of threads that the library starts."""
 
+    uses_api_server: ClassVar[bool] = False
+    """Whether replicas use the API server of their cluster."""
+
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""
 
@@ -274,16 +277,22 @@ class Framework(ABC):
         By default the numbers of the singleton types and of the driver type are checked, and the
         bounds of an elastic policy.
         """
-        for type in self.singleton_types:
-            yield from exactly_one(job, type, field=self.replicas_field)
-        driver = self.driver_type(job)
-        if driver not in self.singleton_types:
-            yield from at_least_one(job, driver, field=self.replicas_field)
+        for type in dict.fromkeys((*self.singleton_types, self.driver_type(job))):
+            yield from self.check_number(job, type)
         if policy := job.elastic_policy:
             low, high = policy.min_replicas, policy.max_replicas
             if low is not None and high is not None and low > high:
                 path = "spec.elasticPolicy.minReplicas"
                 yield FieldError(path, f"{low} is more than maxReplicas, {high}")
+
+    def check_number(self, job: Job, type: ReplicaType) -> Iterator[FieldError]:
+        """Yield an error if the job has ``type`` without replicas, or several of a singleton."""
+        number, path = job.replica_count(type), f"spec.{self.replicas_field}[{type}].replicas"
+        if type in job.replicas and type in self.singleton_types and number != 1:
+            hint = f"a job has one {type}; further replicas are {self.default_type}s"
+            yield FieldError(path, "must be 1", hint)
+        elif type in job.replicas and number < 1:
+            yield FieldError(path, "must be at least 1")
 
     def files(
         self, job: Job, topology: Topology, running: Sequence[ReplicaId]
@@ -369,19 +378,6 @@ def first_replica(job: Job, types: Iterable[ReplicaType]) -> ReplicaId:
 def endpoint(topology: Topology, replica: ReplicaId, *, qualified: bool = False) -> str:
     """Return ``host:port`` of a replica."""
     return f"{topology.host(replica, qualified=qualified)}:{topology.port(replica)}"
-
-
-def exactly_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[FieldError]:
-    """Yield an error if the job has ``type`` with a number of replicas other than 1."""
-    if type in job.replicas and job.replica_count(type) != 1:
-        hint = f"a job has one {type}; further replicas are Workers"
-        yield FieldError(f"spec.{field}[{type}].replicas", "must be 1", hint)
-
-
-def at_least_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[FieldError]:
-    """Yield an error if the job has ``type`` without replicas: it would never end."""
-    if type in job.replicas and job.replica_count(type) < 1:
-        yield FieldError(f"spec.{field}[{type}].replicas", "must be at least 1")
 
 
 def policy_rule(group: str, resources: Iterable[str], verbs: Iterable[str]) -> dict[str, Any]:

@@ -28,9 +28,8 @@ from danlu.errors import MachineError, UsageError
 from danlu.sandbox import userns
 from danlu.sandbox.launcher.cgroup import CgroupManager
 from danlu.sandbox.launcher.container import ContainerLauncher, PreparedContainer
-from danlu.sandbox.launcher.container_process import ContainerProcess
+from danlu.sandbox.launcher.container_process import ContainerProcess, StartedContainer
 from danlu.sandbox.launcher.image_root import ImageRoot, image_process, open_image
-from danlu.sandbox.launcher.running_container import StartedContainer
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.network_env import detect_network_environment
 from danlu.sandbox.prepare import SHELL, ContainerSpec, has_shell

@@ -35,6 +35,14 @@ def has_wsl_driver(root: Path) -> bool:
     return _is_device(root / _WSL_DEVICE[1:]) and (root / _WSL_LIBRARIES[1:]).is_dir()
 
 
+def missing_gpu_error() -> MachineError:
+    """Return the error for a machine without a GPU, or whose driver is not loaded."""
+    return MachineError(
+        "no NVIDIA driver is loaded on this machine",
+        hint="install it (`nvidia-smi` must list the GPUs), or run on the CPU: --gpus none",
+    )
+
+
 def build_driver_edits(
     selection: GpuSelection, view: LayerView, root: Path, environ: Mapping[str, str]
 ) -> ContainerEdits:
@@ -48,10 +56,7 @@ def build_driver_edits(
     if driver is None and has_wsl_driver(root):
         return _build_wsl_edits(selection, view, root)
     if driver is None:
-        raise MachineError(
-            "no NVIDIA driver is loaded on this machine",
-            hint="install it (`nvidia-smi` must list the GPUs), or run on the CPU: --gpus none",
-        )
+        raise missing_gpu_error()
     gpus = list_gpus(proc)
     choices = [GpuChoice((str(gpu.index), gpu.uuid)) for gpu in gpus]
     picked = {choice.names[0] for choice in choose_gpus(selection, choices, environ)}

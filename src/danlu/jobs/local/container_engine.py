@@ -22,8 +22,8 @@ from danlu.jobs.local.pod import ReplicaContainer
 from danlu.sandbox import userns
 from danlu.sandbox.launcher.cgroup import CgroupManager
 from danlu.sandbox.launcher.container import ContainerLauncher, PreparedContainer
+from danlu.sandbox.launcher.container_process import StartedContainer
 from danlu.sandbox.launcher.image_root import ImageRoot, image_process, open_image
-from danlu.sandbox.launcher.running_container import StartedContainer
 from danlu.sandbox.launcher.waiting_shell import WAIT_SCRIPT_ONE_STREAM
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.network_env import detect_network_environment

@@ -23,13 +23,12 @@ from danlu.engine.types import RunningContainer
 from danlu.errors import UsageError
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.types import Submission
-from danlu.sandbox.types import Mount, ResourceLimits
+from danlu.sandbox.types import PROJECT_DIRECTORY, Mount, ResourceLimits
 from danlu.training.pod_template import expand_references, list_containers
 from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
 
 GPU_RESOURCE = "nvidia.com/gpu"
-PROJECT_MOUNT = "/workspace"
 
 _PYTHONS = ("python", "python3")
 
@@ -248,8 +247,8 @@ class _ContainerBuilder:
             env = {**env, "PATH": f"{os.path.dirname(python)}:{path}"}
             if args and args[0] in _PYTHONS:
                 args = (python, *args[1:])
-        if directory == PROJECT_MOUNT or directory.startswith(f"{PROJECT_MOUNT}/"):
-            directory = project + directory.removeprefix(PROJECT_MOUNT)
+        if directory == PROJECT_DIRECTORY or directory.startswith(f"{PROJECT_DIRECTORY}/"):
+            directory = project + directory.removeprefix(PROJECT_DIRECTORY)
         return args, env, os.path.join(project, directory) if directory else project
 
     def _resource_limits(self, container: Mapping[str, Any]) -> ResourceLimits:
@@ -271,7 +270,7 @@ class _ContainerBuilder:
             if mount["name"] in self._context.volumes
         ]
         if contained:
-            project = Mount(PROJECT_MOUNT, self._submission.directory)
+            project = Mount(PROJECT_DIRECTORY, self._submission.directory)
             mounts += [project, *self._context.mounts]
         return tuple(mounts)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import anyio
 
@@ -68,7 +67,7 @@ class ProcessEngine:
         group = self._create_cgroup(container)
         streams = None, output, output
         pid = _spawn_process(container.args, environment, container.directory, streams, group)
-        return self._track_process(_HostProcess(pid, container, self._orphanage, group))
+        return _HostProcess(pid, container, self._orphanage, group, self._running)
 
     async def exec(
         self,
@@ -84,9 +83,9 @@ class ProcessEngine:
         container = running.container
         environment = _build_environment(container)
         pid = _spawn_process(args, environment, container.directory, streams, running.group)
-        process = _HostProcess(pid, container, self._orphanage, None, is_exec=True)
+        process = _HostProcess(pid, container, self._orphanage, None, self._running, is_exec=True)
         running.exec_processes.append(process)
-        return self._track_process(process)
+        return process
 
     async def close(self) -> None:
         """Kill what still runs."""
@@ -94,11 +93,6 @@ class ProcessEngine:
             await process.stop(grace=0)
         if self._cgroups is not None:
             self._cgroups.close()
-
-    def _track_process(self, process: _HostProcess) -> _HostProcess:
-        self._running.add(process)
-        process.on_gone = partial(self._running.discard, process)
-        return process
 
     def _create_cgroup(self, container: ReplicaContainer) -> ContainerCgroup | None:
         limits = container.limits
@@ -119,7 +113,7 @@ class ProcessEngine:
 
 
 class _HostProcess(SpawnedProcess):
-    """A started process and its descendants; ``on_gone`` is called when all have ended."""
+    """A started process and its descendants, in the set ``running`` until all have ended."""
 
     def __init__(
         self,
@@ -127,13 +121,15 @@ class _HostProcess(SpawnedProcess):
         container: ReplicaContainer,
         orphanage: int | None,
         group: ContainerCgroup | None,
+        running: set[_HostProcess],
         *,
         is_exec: bool = False,
     ) -> None:
         super().__init__(pid, group)
+        running.add(self)
+        self._running = running
         self.container = container
         self.exec_processes: list[_HostProcess] = []
-        self.on_gone: Callable[[], None] = lambda: None
         # An exec has the same mark as its replica, so the mark does not tell its processes apart.
         self._mark = b"" if is_exec else f"{MARK_VARIABLE}={container.mark}".encode()
         self._kills_leftovers = not is_exec
@@ -170,7 +166,7 @@ class _HostProcess(SpawnedProcess):
         exit = self._describe_exit(code, reason)
         if self.group is not None:
             self.group.close()
-        self.on_gone()
+        self._running.discard(self)
         return exit
 
     def _own_processes(self) -> list[int]:

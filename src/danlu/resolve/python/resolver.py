@@ -13,6 +13,7 @@ whatever the new packages need of them has been taken into account.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -531,9 +532,7 @@ def _find_requirement_span(wanted: DeclaredRequirements, error: DanluError) -> S
     # The conclusion comes first, and its steps may name every requirement.
     for text in (error.message, *error.details):
         for line in lines:
-            name = line.text.split(" ")[0]
-            for mark in "[<>=!~;@":
-                name = name.partition(mark)[0]
+            name = re.split(r"[ \[<>=!~;@]", line.text)[0]
             if name and any(name in word for word in text.replace("`", " ").split()):
                 return line.span
     return None

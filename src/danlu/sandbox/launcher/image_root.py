@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.errors import StoreError
 from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.sandbox import users
 from danlu.sandbox.launcher.bytecode_layers import add_bytecode_trees
@@ -26,6 +27,14 @@ class ImageRoot(msgspec.Struct, frozen=True):
     trees: tuple[Path, ...]
     config: ImageConfig = ImageConfig()
     is_built_here: bool = False
+
+
+def find_layers(store: Store, image: StoredImage) -> list[Layer]:
+    """Return the image's layers; raise :class:`StoreError` if any is missing."""
+    layers = store.layers(image.layers)
+    if layers is None:
+        raise StoreError("layers of the image are missing from the store", hint="build it again")
+    return layers
 
 
 def open_image(

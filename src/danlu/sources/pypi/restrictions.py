@@ -133,7 +133,7 @@ class MachineRestrictions(msgspec.Struct, frozen=True):
     def explain(self, error: ResolveError) -> None:
         """Add the restrictions that may be the reason to uv's error about a resolution."""
         text = " ".join(error.details).replace("`", " ")
-        words = {normalize_name(_leading_name(word)) for word in text.split()}
+        words = {normalize_name(re.split(r"[\[<>=!~;@,]", word)[0]) for word in text.split()}
         named = [entry for entry in self.entries if not entry.package or entry.package in words]
         if named and "cannot resolve Python packages" in error.message:
             error.details = (*error.details, *dict.fromkeys(map(str, named)))
@@ -143,12 +143,6 @@ class MachineRestrictions(msgspec.Struct, frozen=True):
                     "this machine's configuration restricts the packages: change the requirement"
                     f" or the setting `{(*likely, *named)[0].setting}`"
                 )
-
-
-def _leading_name(word: str) -> str:
-    for mark in "[<>=!~;@,":
-        word = word.partition(mark)[0]
-    return word
 
 
 def read_restrictions(
@@ -180,7 +174,8 @@ def check_settings(project: Path, environ: Mapping[str, str] | None = None) -> N
     env = {**environ, "NO_COLOR": "1", "UV_NO_WRAP": "1"}
     done = run_program(command, input=b"", env=env, cwd=project)
     messages = done.stderr.decode(errors="replace")
-    if done.returncode or "warning: Failed to parse" in messages:
+    # Not for `required-version`: danlu comes with its uv.
+    if re.search("[Ff]ailed to (parse|read|open)", messages):
         # Without the text of the file, which may contain passwords.
         lines = [line.strip() for line in messages.splitlines() if not re.search(r" \|( |$)", line)]
         text = re.sub("^(error|warning): |,? expected one of .*", "", " ".join(lines))

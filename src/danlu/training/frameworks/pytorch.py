@@ -20,7 +20,6 @@ from danlu.training.framework import (
     PodTemplate,
     ReplicaCounts,
     Verdict,
-    at_least_one,
     evaluate_counts,
 )
 from danlu.training.pod_template import (
@@ -139,7 +138,7 @@ class PyTorchFramework(Framework):
         """Yield errors of ``nprocPerNode`` and of the elastic policy."""
         yield from super().validate(job)
         if MASTER in job.replicas:
-            yield from at_least_one(job, WORKER, field=self.replicas_field)
+            yield from self.check_number(job, WORKER)
         processes = job.options.get("nprocPerNode")
         if processes is not None and not re.fullmatch(_PROCESSES, str(processes)):
             hint = "auto, cpu, gpu, or a number"

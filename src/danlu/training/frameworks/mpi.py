@@ -90,6 +90,7 @@ class MpiFramework(Framework):
     port = 9999
     env_in_all_containers = False
     services = False
+    uses_api_server = True  # the launcher starts the workers' programs through it
     files_directory = "/etc/mpi"
     added_images = (DELIVERY_IMAGE,)
     operator_rules = (

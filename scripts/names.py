@@ -25,13 +25,15 @@ COMPARISONS = (ast.Compare, ast.MatchValue)
 class NameRule:
     """Names of plug-ins, and the paths below ``src/danlu`` (glob patterns) that may use them.
 
-    ``ignored`` are paths in which the same words mean something else.
+    ``ignored`` are paths in which the same words mean something else. With ``always`` a name is
+    refused wherever it is written, also as the value of a constant.
     """
 
     what: str
     names: frozenset[str]
     allowed: tuple[str, ...]
     ignored: tuple[str, ...] = ()
+    always: bool = False
 
 
 RULES = (
@@ -39,6 +41,7 @@ RULES = (
         "kind of a framework",
         frozenset(framework.kind for framework in BUILT_IN_FRAMEWORKS),
         ("training/frameworks/**/*.py", "training/registry.py"),
+        always=True,
     ),
     NameRule(
         "name of a framework",
@@ -70,13 +73,21 @@ RULES = (
 
 
 def find_names(source: Path, rules: tuple[NameRule, ...] = RULES) -> Iterator[str]:
-    """Yield ``PATH:LINE: name is compared`` for each name that is used where it may not be."""
+    """Yield ``PATH:LINE: NAME is the …`` for each name that is used where it may not be."""
     for rule in rules:
         excluded = {path for glob in (*rule.allowed, *rule.ignored) for path in source.glob(glob)}
         for path in sorted({*source.rglob("*.py")} - excluded):
-            for word, line in list_compared_texts(ast.parse(path.read_text(encoding="utf-8"))):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for word, line in list_texts(tree) if rule.always else list_compared_texts(tree):
                 if word in rule.names:
                     yield f"{path.relative_to(source)}:{line}: {word} is the {rule.what}"
+
+
+def list_texts(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield all texts, and their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value, node.lineno
 
 
 def list_compared_texts(tree: ast.Module) -> Iterator[tuple[str, int]]:

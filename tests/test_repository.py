@@ -235,3 +235,6 @@ def test_comparing_the_name_of_a_plugin_is_found(tmp_path: Path, text: str, foun
     rule = NameRule("kind", frozenset({"XJob", "X_JOB"}), ("registry.py",), ("home.py",))
     places = {line.partition(":")[0] for line in find_names(tmp_path, (rule,))}
     assert places == ({"other.py"} if found else set())
+    always = NameRule("kind", frozenset({"XJob"}), ("registry.py",), ("home.py",), always=True)
+    places = {line.partition(":")[0] for line in find_names(tmp_path, (always,))}
+    assert places == ({"other.py"} if '"XJob"' in text else set())

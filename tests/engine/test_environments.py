@@ -394,6 +394,7 @@ def test_stop_keeps_files_and_start_brings_them_back(
     run_inside(danlu, project, f"echo kept >{persistent_file}; sleep 1000 >/dev/null 2>&1 &")
     stopped = danlu("stop", "digits", cwd=project)
     assert "ended: sleep 1000" in stopped.stderr
+    assert stopped.stderr.count("ended: ") == 1
     assert environment.read_state().phase == "Stopped"
     assert environment.read_state().stopped_by_user
     failed = danlu("exec", "-n", "digits", "true", cwd=project, check=False)

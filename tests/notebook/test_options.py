@@ -68,7 +68,7 @@ FINE: dict[str, list[tuple[str, dict[str, object]]]] = {
     "every": [("true", {"every": True}), ("No", {"every": False}), ("1", {"every": True})],
     "module": [("a,b.c", {"modules": ("a", "b.c")})],
     "detach": [("yes", {"detach": True}), ("0", {"detach": False})],
-    "restart": [("onfailure", {"restart": "OnFailure"}), ("ExitCode", {"restart": "ExitCode"})],
+    "restart": [("onfailure", {"restart": "OnFailure"}), ("job", {"restart": "Job"})],
     "backoff-limit": [("0", {"backoff_limit": 0}), ("12", {"backoff_limit": 12})],
     "deadline": [("90", {"deadline": 90.0}), ("1h30m", {"deadline": 5400.0})],
     "lines": [("0", {"lines": 0}), ("20", {"lines": 20})],

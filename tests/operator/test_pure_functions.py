@@ -9,18 +9,33 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from danlu.errors import UsageError
 from danlu.kube.core_v1 import Pod
 from danlu.kube.types import Manifest, ObjectMeta
 from danlu.operator.apply import summarize_names
+from danlu.operator.builders import build_pod
 from danlu.operator.decoding import observe_pod
-from danlu.operator.gang_scheduling import relevant_priority_classes, sum_min_resources
+from danlu.operator.gang_scheduling import (
+    build_pod_group,
+    relevant_priority_classes,
+    sum_min_resources,
+)
 from danlu.operator.owned_objects import correction_patch
 from danlu.operator.status import StatusCache, merge_patch_diff
+from danlu.operator.types import OperatorSettings
 from danlu.training.manifest import read_job
 from danlu.training.registry import find_framework
-from danlu.training.types import Job, JobStatus, ReplicaPhase, ReplicaRecord
+from danlu.training.types import (
+    Dependency,
+    Job,
+    JobStatus,
+    ReplicaId,
+    ReplicaPhase,
+    ReplicaRecord,
+    ReplicaType,
+)
 from danlu.util.quantity import sum_quantities
 from tests.fakes.kubernetes import VirtualClock
 from tests.training.manifests import manifest
@@ -265,6 +280,34 @@ def test_priority_classes_are_read_only_if_they_decide(job: Job, names: set[str]
 
 
 # -- corrections of what exists
+
+
+@pytest.mark.parametrize(
+    ("waits", "status", "members"),
+    [("Worker", "Complete", ["Worker"]), ("Worker", "Ready", ["Master"]), ("", "", None)],
+)
+def test_replicas_that_run_at_other_times_are_no_members_of_the_gang(
+    waits: str, status: Any, members: list[str] | None
+) -> None:
+    job = gang(Master=(1, None, SMALL), Worker=(2, None, LARGE))
+    if waits:
+        dependency = Dependency(ReplicaType("Master"), status)
+        spec = replace(job.replicas[ReplicaType(waits)], depends_on=(dependency,))
+        job = replace(job, replicas={**job.replicas, ReplicaType(waits): spec})
+    settings = OperatorSettings(gang_scheduler="scheduler-plugins")
+    group = build_pod_group(job, PYTORCH, settings=settings)
+    assert group is not None
+    numbers = {"Master": 1, "Worker": 2}
+    found = [
+        type
+        for type in numbers
+        if "scheduling.x-k8s.io/pod-group"
+        in build_pod(job, PYTORCH, ReplicaId(ReplicaType(type), 0), settings=settings)["metadata"][
+            "labels"
+        ]
+    ]
+    assert found == (members or ["Master", "Worker"])
+    assert group["spec"]["minMember"] == sum(numbers[type] for type in found)
 
 
 def test_a_correction_patch_contains_only_wrong_fields_of_the_job() -> None:

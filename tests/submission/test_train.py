@@ -17,7 +17,7 @@ from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job, write_job
 from danlu.training.registry import find_framework
-from danlu.training.types import RestartPolicy
+from danlu.training.types import JobRestartPolicy, RestartPolicy
 
 
 @pytest.fixture
@@ -155,6 +155,15 @@ def test_failed_script_is_not_restarted_by_default(project: Path, settings: Sett
     assert policy() == RestartPolicy.NEVER
     assert policy(backoff_limit=2) == RestartPolicy.ON_FAILURE
     assert policy(restart="Always") == RestartPolicy.ALWAYS
+
+
+def test_restart_of_the_whole_job_is_limited_by_the_backoff_limit(
+    project: Path, settings: Settings
+) -> None:
+    options = train_options(project, restart="Job", backoff_limit=4)
+    job = plan_job(options, settings=settings).job
+    assert job.job_restart_policy == JobRestartPolicy(4)
+    assert {spec.restart_policy for spec in job.replicas.values()} == {RestartPolicy.ON_FAILURE}
 
 
 def test_mpi_job_runs_mpirun_on_a_launcher_without_gpus(project: Path, settings: Settings) -> None:

@@ -211,6 +211,19 @@ def test_first_failure_is_forgotten_when_the_job_runs_again() -> None:
     assert stage.status.first_failure is None
 
 
+def test_first_failure_is_that_of_the_last_round() -> None:
+    stage = three_workers(max_restarts=1)
+    stage.end("worker-1", 1)
+    stage.settle()
+    stage.wait(1)
+    stage.settle()
+    stage.end("worker-2", 3)  # before any of the round was seen to run
+    stage.settle()
+    failure = stage.status.first_failure
+    assert failure is not None
+    assert (str(failure.replica), failure.attempt, failure.exit_code) == ("worker-2", 1, 3)
+
+
 def test_failure_in_the_next_round_is_another_restart() -> None:
     stage = three_workers()
     stage.end("worker-1", 1)

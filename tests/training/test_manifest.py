@@ -20,6 +20,7 @@ from danlu.training.types import (
     FirstFailure,
     Job,
     JobCondition,
+    JobRestartPolicy,
     JobStatus,
     ReplicaId,
     ReplicaRecord,
@@ -236,6 +237,32 @@ def test_job_from_a_server_has_uid_and_deletion_state() -> None:
     document["metadata"] |= {"uid": "7", "deletionTimestamp": "2026-01-02T03:04:05Z"}
     job = read_job(document, framework("PyTorchJob"))
     assert (job.uid, job.deleting) == ("7", True)
+
+
+def test_job_restart_policy_is_an_annotation() -> None:
+    document = manifest("PyTorchJob", Worker=2)
+    document["metadata"]["annotations"] = {"danlu.dev/restart-policy": "Job"}
+    document["spec"]["runPolicy"] = {"backoffLimit": 3}
+    job = read_job(document, framework("PyTorchJob"))
+    assert job.job_restart_policy == JobRestartPolicy(3)
+    assert read_job(write_job(job), framework("PyTorchJob")) == job
+
+
+def test_job_restart_policy_is_written_with_its_maximum() -> None:
+    job = read_job(manifest("PyTorchJob", Worker=2), framework("PyTorchJob"))
+    assert job.job_restart_policy is None
+    document = write_job(msgspec.structs.replace(job, job_restart_policy=JobRestartPolicy(5)))
+    assert document["metadata"]["annotations"] == {"danlu.dev/restart-policy": "Job"}
+    assert document["spec"]["runPolicy"]["backoffLimit"] == 5
+
+
+def test_unknown_job_restart_policy_is_refused() -> None:
+    document = manifest("PyTorchJob", Worker=2)
+    document["metadata"]["annotations"] = {"danlu.dev/restart-policy": "OnFailure"}
+    with pytest.raises(ManifestError) as raised:
+        read_job(document, framework("PyTorchJob"))
+    (detail,) = raised.value.details
+    assert "metadata.annotations[danlu.dev/restart-policy]: cannot be 'OnFailure'" in detail
 
 
 @pytest.mark.parametrize("kind", SIZES)

@@ -143,7 +143,7 @@ def train(
         host_python (bool): Use the current Python even if the directory has a build file.
         environment (Mapping[str, str]): Additional environment variables.
         name (str): Name of the job.
-        restart (str): Restart policy of the replicas.
+        restart (str): Restart policy of the replicas; ``"Job"`` recreates all of them if one fails.
         backoff_limit (int): Number of restarts before the job fails.
         deadline (float): Seconds after which the job fails.
         clean_pod_policy (str): Which pods to delete when the job ends.

@@ -46,6 +46,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 INIT_LOG = "init"
 
 #: What the first process of a container starts only to wait.
+#: What the first process runs in danlu's own engine, as the child of tini if the image has it: it
+#: reaps orphans (dash waits for any child) until it is terminated.
+WAIT_SCRIPT = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
 WAITING_COMMANDS = ("sleep 86400", "cat -- -", "sleep 05")
 #: Part of the command line of shells that only wait.
 WAITING_MARK = "/run/danlu/renewed"

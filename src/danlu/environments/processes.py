@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import (
     RELAY_MARK,
+    WAIT_SCRIPT,
     WAITING_COMMANDS,
     WAITING_MARK,
     EnvironmentDirectory,
@@ -88,7 +89,7 @@ def _list_inside(environment: EnvironmentDirectory) -> list[str]:
 
 def _is_own(command: str) -> bool:
     """Return whether danlu started a command only to wait, or to relay connections."""
-    own = WAITING_MARK, RELAY_MARK
+    own = WAITING_MARK, RELAY_MARK, WAIT_SCRIPT
     return not command or command in WAITING_COMMANDS or any(mark in command for mark in own)
 
 

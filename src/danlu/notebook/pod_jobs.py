@@ -12,9 +12,7 @@ from danlu.jobs.local.file_exchange import ENVIRONMENT_LABEL
 from danlu.jobs.types import Submission
 from danlu.kube.kubeconfig import load_cluster_config
 from danlu.training.pod_template import change_templates, pod_spec, replace_spec
-
-#: Its launcher starts the workers' programs through the API server.
-_KIND_WITH_ACCESS = "MPIJob"
+from danlu.training.registry import find_job_framework
 
 
 class PodJobs(KubernetesJobs):
@@ -42,7 +40,7 @@ class PodJobs(KubernetesJobs):
         if images != {self._image} or volumes or submission.objects or submission.code:
             raise UsageError("jobs of an environment's notebook run in its image")
         job = submission.job
-        if job.kind != _KIND_WITH_ACCESS:
+        if not find_job_framework(job).uses_api_server:
             # As programs of the environment, they get no access to the API server.
             denied = {"automountServiceAccountToken": False}
             job = change_templates(job, lambda template: replace_spec(template, denied))

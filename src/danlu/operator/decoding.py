@@ -13,6 +13,7 @@ from danlu.operator.types import JobObject
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
+from danlu.training.names import RESTART_POLICY_ANNOTATION
 from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, parse_replica_id
 from danlu.training.types import (
     API_VERSION,
@@ -45,7 +46,7 @@ class JobDecoder:
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
-        self._cache: dict[str, tuple[bytes, Job]] = {}
+        self._cache: dict[str, tuple[bytes, str | None, Job]] = {}
 
     def __len__(self) -> int:
         """Return the number of cached specs."""
@@ -69,10 +70,11 @@ class JobDecoder:
     def _decode_spec(self, obj: JobObject) -> Job:
         cached = self._cache.get(obj.metadata.uid)
         spec = bytes(obj.spec)
-        if cached is not None and cached[0] == spec:
-            return cached[1]
+        policy = obj.metadata.annotations.get(RESTART_POLICY_ANNOTATION)
+        if cached is not None and cached[:2] == (spec, policy):
+            return cached[2]
         job = read_job(job_manifest(obj, self._framework), self._framework)
-        self._cache[obj.metadata.uid] = (spec, job)
+        self._cache[obj.metadata.uid] = (spec, policy, job)
         return job
 
 

@@ -2,7 +2,8 @@
 
 Volcano and the coscheduling plugin of scheduler-plugins each have a kind PodGroup. A job has a
 PodGroup of the same name, and its pods refer to it. With Volcano, pods are not created before the
-PodGroup has been admitted to its queue.
+PodGroup has been admitted to its queue. Replicas that do not run at the same time as the others are
+no members: those that others wait for to complete, and those that wait until others are ready.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from danlu.kube.types import Manifest
 from danlu.operator.types import OperatorSettings, PodGroupObject
 from danlu.training.framework import Framework
 from danlu.training.pod_template import list_containers, pod_spec, replace_metadata, replace_spec
-from danlu.training.replicas import desired_replicas, replica_ids, types_in_order
+from danlu.training.replicas import desired_replicas, types_in_order
 from danlu.training.types import Job, ReplicaId, ReplicaType, SchedulingPolicy
 from danlu.util.quantity import sum_quantities
 
@@ -68,9 +69,7 @@ def relevant_priority_classes(job: Job, framework: Framework) -> frozenset[str]:
     Empty if it includes all replicas, or if the job sets it.
     """
     policy = job.run_policy.scheduling_policy or SchedulingPolicy()
-    types = [
-        type for type in types_in_order(job, framework) if desired_replicas(job, type, framework)
-    ]
+    types = [type for type in _gang_types(job, framework) if desired_replicas(job, type, framework)]
     if policy.min_resources or len(types) < 2:
         return frozenset()
     if _min_members(job, framework) >= _total_replicas(job, framework):
@@ -88,7 +87,7 @@ def sum_min_resources(
     keep their order; Kubeflow iterates over a Go map here, so its sum changes with every call.
     """
     types = sorted(
-        types_in_order(job, framework),
+        _gang_types(job, framework),
         key=lambda type: -priorities.get(_priority_class(job, type), 0),
     )
     requests: dict[str, list[object]] = {}
@@ -115,7 +114,7 @@ def add_scheduler_fields(
     job: Job, replica: ReplicaId, manifest: Manifest, *, settings: OperatorSettings
 ) -> Manifest:
     """Return the pod as a member of its job's PodGroup; a declared ``schedulerName`` is kept."""
-    if not settings.gang_scheduler:
+    if not settings.gang_scheduler or not _is_member(job, replica.type):
         return manifest
     metadata = manifest["metadata"]
     if settings.gang_scheduler == VOLCANO:
@@ -136,8 +135,17 @@ def _priority_class(job: Job, type: ReplicaType) -> str:
     return str(spec.get("priorityClassName") or "")
 
 
+def _is_member(job: Job, type: ReplicaType) -> bool:
+    waits = any(dependency.status == "Ready" for dependency in job.replicas[type].depends_on)
+    return not waits and not job.is_stage(type)
+
+
+def _gang_types(job: Job, framework: Framework) -> list[ReplicaType]:
+    return [type for type in types_in_order(job, framework) if _is_member(job, type)]
+
+
 def _total_replicas(job: Job, framework: Framework) -> int:
-    return len(tuple(replica_ids(job, framework)))
+    return sum(desired_replicas(job, type, framework) for type in _gang_types(job, framework))
 
 
 def _min_members(job: Job, framework: Framework) -> int:

@@ -21,7 +21,7 @@ from danlu.submission.options import (
     normalize_option_name,
 )
 from danlu.training.framework import Framework
-from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
+from danlu.training.names import FINISH_TIMEOUT_ANNOTATION, WHOLE_JOB
 from danlu.training.pod_template import (
     add_default_port,
     change_templates,
@@ -31,6 +31,7 @@ from danlu.training.pod_template import (
 from danlu.training.types import (
     CleanPodPolicy,
     Job,
+    JobRestartPolicy,
     ReplicaSpec,
     ReplicaType,
     RestartPolicy,
@@ -76,6 +77,9 @@ def build_job_from_options(
     clean_pod_policy = _find_policy(CleanPodPolicy, options.clean_pod_policy or "None")
     # With some frameworks' own defaults a script with a bug would be restarted forever.
     restart = options.restart or ("Never" if options.backoff_limit is None else "OnFailure")
+    together = None
+    if restart.lower() == WHOLE_JOB.lower():
+        restart, together = "OnFailure", JobRestartPolicy(options.backoff_limit)
 
     def build_spec(type: ReplicaType, words: Sequence[str]) -> ReplicaSpec:
         pod = _pod_spec(options, framework, type, words, image=image, directory=directory)
@@ -91,6 +95,7 @@ def build_job_from_options(
             active_deadline_seconds=deadline,
             backoff_limit=options.backoff_limit,
         ),
+        job_restart_policy=together,
     )
     # wrap_command needs the job, for example to count the slots of all workers.
     commands = {type: framework.wrap_command(job, type, command) for type in numbers}

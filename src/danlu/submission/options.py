@@ -19,6 +19,7 @@ import msgspec
 
 from danlu.submission import option_values as convert
 from danlu.submission.option_values import Converter
+from danlu.training.names import WHOLE_JOB
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.training.types import CleanPodPolicy, RestartPolicy
 
@@ -264,9 +265,9 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "restart",
         "POLICY",
-        "Restart policy of the replicas.",
+        "Restart policy of the replicas; `job` recreates all of them if one fails.",
         ("OnFailure",),
-        choices=tuple(policy.value for policy in RestartPolicy),
+        choices=(*(policy.value for policy in RestartPolicy), WHOLE_JOB),
     ),
     JobOption(
         "deadline", "TIME", "Fail the job after: 90s, 1h30m.", ("90s", "1h30m"), convert.duration

@@ -152,7 +152,7 @@ def _decide_active(
     status = msgspec.structs.replace(
         status,
         replica_statuses=build_replica_statuses(job, framework, counts),
-        first_failure=find_first_failure(status.first_failure, replicas, now=now),
+        first_failure=find_first_failure(job, replicas, now=now),
     )
     events = (*events, *exit_events(job, replicas))
     final = _final_condition(
@@ -397,7 +397,7 @@ def _suspend_job(
         replica_statuses=build_replica_statuses(
             job, framework, count_replicas(job, framework, replicas)
         ),
-        first_failure=find_first_failure(job.status.first_failure, replicas, now=now),
+        first_failure=find_first_failure(job, replicas, now=now),
     )
     suspended_before = job.status.has_condition(ConditionType.SUSPENDED)
     events = () if suspended_before else (Event("Normal", reason, message),)

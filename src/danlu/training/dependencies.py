@@ -46,6 +46,12 @@ def unmet_dependencies(
     )
 
 
+def describe_dependencies(job: Job, framework: Framework, type: ReplicaType) -> str:
+    """Return what the replicas of a type still wait for, by the job's status; empty for nothing."""
+    unmet = unmet_dependencies(job, framework, type, job.status.replica_statuses)
+    return " and ".join(f"{dependency.type} to be {dependency.status}" for dependency in unmet)
+
+
 def find_failed_stage(job: Job, counts: Mapping[ReplicaType, ReplicaCounts]) -> ReplicaType | None:
     """Return a type that cannot succeed any more although others wait for it, None if none is."""
     failed = (type for type, count in counts.items() if count.failed and job.is_stage(type))

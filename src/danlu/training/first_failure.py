@@ -17,6 +17,7 @@ from danlu.training.replicas import ReplicaState, RunState
 from danlu.training.restarts import LOST, exit_reason, is_past_attempt
 from danlu.training.types import (
     FirstFailure,
+    Job,
     JobStatus,
     ObservedReplica,
     ReplicaPhase,
@@ -27,10 +28,13 @@ HEALTHY_STATES = (RunState.ACTIVE, RunState.SUCCEEDED)
 
 
 def find_first_failure(
-    before: FirstFailure | None, replicas: Sequence[ReplicaState], *, now: datetime
+    job: Job, replicas: Sequence[ReplicaState], *, now: datetime
 ) -> FirstFailure | None:
     """Return the first failure of the job's present trouble, None if it has none."""
+    before = job.status.first_failure
     new = [_replica_failure(replica, now) for replica in replicas if _is_new_failure(replica)]
+    if new and job.job_restart_policy is not None:
+        before = None  # all replicas were recreated since
     if before is not None and not new and _is_recovery(before, replicas):
         return None
     return _earliest_failure(before, new)

@@ -254,6 +254,9 @@ class Framework(ABC):
     thread_variables: ClassVar[tuple[str, ...]] = ()
     """Variables, besides OpenMP's, with the number of threads that the library starts."""
 
+    uses_api_server: ClassVar[bool] = False
+    """Whether replicas use the API server of their cluster."""
+
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""
 

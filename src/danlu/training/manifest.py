@@ -13,11 +13,13 @@ import msgspec
 from danlu.training.document import ManifestError, invalid_job_error
 from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import UNKNOWN_FIELD, build_manifest_check
+from danlu.training.names import RESTART_POLICY_ANNOTATION, WHOLE_JOB
 from danlu.training.pod_template import add_default_port
 from danlu.training.registry import find_job_framework
 from danlu.training.types import (
     ElasticPolicy,
     Job,
+    JobRestartPolicy,
     JobStatus,
     ReplicaSpec,
     ReplicaType,
@@ -59,17 +61,19 @@ def _check_status(status: Any) -> Iterator[FieldError]:
 def _build_job(document: Mapping[str, Any], framework: Framework) -> Job:
     metadata, spec = document["metadata"], _drop_nulls(document["spec"])
     replicas = _parse_replicas(spec[framework.replicas_field], framework)
+    annotations, run_policy = _string_map(metadata.get("annotations")), _parse_run_policy(spec)
     return Job(
         kind=framework.kind,
         name=metadata.get("name") or "",
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid") or "",
         labels=_string_map(metadata.get("labels")),
-        annotations=_string_map(metadata.get("annotations")),
+        annotations=annotations,
         replicas=replicas,
-        run_policy=_parse_run_policy(spec),
+        run_policy=run_policy,
         success_policy=spec.get("successPolicy") or "",
         elastic_policy=_parse_elastic_policy(spec, replicas, framework.scaled_type),
+        job_restart_policy=_read_job_restart_policy(annotations, run_policy),
         options=_framework_options(spec, framework),
         status=read_status(document.get("status") or {}),
         deleting=metadata.get("deletionTimestamp") is not None,
@@ -83,14 +87,18 @@ def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
     ``framework`` is that of the job's kind; it is looked up if not given.
     """
     framework = framework or find_job_framework(job)
+    annotations, run_policy = dict(job.annotations), job.run_policy
+    if (restart_policy := job.job_restart_policy) is not None:
+        annotations[RESTART_POLICY_ANNOTATION] = WHOLE_JOB
+        run_policy = msgspec.structs.replace(run_policy, backoff_limit=restart_policy.max_restarts)
     metadata = {
         "name": job.name,
         "namespace": job.namespace if job.namespace != "default" else None,
         "uid": job.uid,
         "labels": dict(job.labels),
-        "annotations": dict(job.annotations),
+        "annotations": annotations,
     }
-    policies = {"runPolicy": _to_plain_json(job.run_policy)}
+    policies = {"runPolicy": _to_plain_json(run_policy)}
     replicas = {type: _replica_to_manifest(spec) for type, spec in job.replicas.items()}
     spec = {
         **drop_empty({**policies, "successPolicy": job.success_policy}),
@@ -189,6 +197,15 @@ def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     if "schedulingPolicy" in policy:
         policy["schedulingPolicy"] = _drop_unset(policy["schedulingPolicy"])
     return convert_value(policy, RunPolicy)
+
+
+def _read_job_restart_policy(
+    annotations: Mapping[str, str], run_policy: RunPolicy
+) -> JobRestartPolicy | None:
+    """Return the restart policy of the whole job that an annotation sets, if it does."""
+    if annotations.get(RESTART_POLICY_ANNOTATION) != WHOLE_JOB:
+        return None
+    return JobRestartPolicy(run_policy.backoff_limit)
 
 
 def _parse_elastic_policy(

@@ -45,6 +45,16 @@ FINISH_TIMEOUT_ANNOTATION = f"{ANNOTATION_PREFIX}/finish-timeout"
 Without it Kubeflow's rule applies: the job ends at once.
 """
 
+RESTART_POLICY_ANNOTATION = f"{ANNOTATION_PREFIX}/restart-policy"
+"""Annotation of a job: ``Job`` recreates all replicas together if one fails.
+
+At most ``spec.runPolicy.backoffLimit`` times. Kubeflow's own operator ignores it, and restarts
+replicas by their own policies.
+"""
+
+WHOLE_JOB = "Job"
+"""The value of that annotation, and of the option ``--restart``."""
+
 LABELS_ANNOTATION = f"{ANNOTATION_PREFIX}/labels"
 """Annotation of a job: its submission's labels as JSON (Kubernetes' labels allow less)."""
 

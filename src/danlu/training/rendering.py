@@ -23,6 +23,9 @@ REPLICA_TYPE = f"{_PREFIX}/replica-type"
 REPLICA_INDEX = f"{_PREFIX}/replica-index"
 JOB_ROLE = f"{_PREFIX}/job-role"
 
+RESTART_COUNT = "DANLU_RESTART_COUNT"
+"""Variable with the number of restarts of a replica, alone or with its job; not set for none."""
+
 
 def render_pod(
     job: Job,
@@ -39,7 +42,9 @@ def render_pod(
     """
     template = job.replicas[replica.type].template
     template = _add_labels(template, replica_labels(job, framework, replica))
-    variables = framework.build_env(job, replica, topology)
+    variables = [*framework.build_env(job, replica, topology)]
+    if restarts := job.status.restart_count(replica):
+        variables.append((RESTART_COUNT, str(restarts)))
     template = _add_env(template, [_env_entry(variable) for variable in variables], framework)
     template = replace_spec(template, {"restartPolicy": _pod_restart_policy(job, replica.type)})
     if for_cluster:

@@ -316,6 +316,10 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         """Return the record of a replica, empty for a new one."""
         return self.records.get(str(replica), ReplicaRecord())
 
+    def restart_count(self, replica: ReplicaId) -> int:
+        """Return how often a replica was restarted, alone or with the whole job."""
+        return self.restarts + self.record(replica).restarts
+
 
 # -- observations ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from danlu.training.dependencies import check_dependencies
 from danlu.training.document import invalid_job_error
 from danlu.training.framework import FieldError, Framework
 from danlu.training.manifest_schema import build_policy_check, build_replica_check, check_text
+from danlu.training.names import RESTART_POLICY_ANNOTATION, WHOLE_JOB
 from danlu.training.pod_validation import as_mapping, check_labels, check_template
 from danlu.training.types import Job, ReplicaId, ReplicaType
 from danlu.util.dns_label import DNS_1035, LABEL_HINT, MAX_LABEL_LENGTH, is_dns_label
@@ -91,6 +92,11 @@ def _check_metadata(metadata: Mapping[str, Any]) -> Iterator[FieldError]:
     if isinstance(namespace, str) and namespace and not is_dns_label(namespace):
         yield FieldError("metadata.namespace", f"invalid namespace '{namespace}'", LABEL_HINT)
     yield from check_labels(metadata, "metadata")
+    policy = as_mapping(metadata.get("annotations")).get(RESTART_POLICY_ANNOTATION)
+    if isinstance(policy, str) and policy != WHOLE_JOB:
+        path = f"metadata.annotations[{RESTART_POLICY_ANNOTATION}]"
+        hint = f"write {WHOLE_JOB}, or remove it: each replica has its own restartPolicy"
+        yield FieldError(path, f"cannot be '{policy}'", hint)
 
 
 def _check_name(metadata: Mapping[str, Any], replicas: Iterable[ReplicaId]) -> Iterator[FieldError]:

@@ -262,6 +262,16 @@ BUILTIN: tuple[ResourceKind, ...] = (
     ResourceKind(
         "",
         "v1",
+        "persistentvolumeclaims",
+        "PersistentVolumeClaim",
+        status=True,
+        rules=KindRules(returns_deleted=True),
+        shape=META,
+        short_names=("pvc",),
+    ),
+    ResourceKind(
+        "",
+        "v1",
         "events",
         "Event",
         rules=KindRules(fields=_event_fields, create_on_update=True),

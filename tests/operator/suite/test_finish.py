@@ -166,3 +166,37 @@ async def test_a_deleted_service_is_recreated(site: OperatorNamespace, operator:
     await running(site)
     await site.delete("job-worker-1", SERVICES)
     await site.wait_for_services("job-master-0", "job-worker-0", "job-worker-1")
+
+
+async def test_all_replicas_are_recreated_together_if_the_job_asks_for_it(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    metadata = {"annotations": {"danlu.dev/restart-policy": "Job"}}
+    await running(site, policy="OnFailure", run={"backoffLimit": 1}, metadata=metadata)
+    names = ["job-master-0", "job-worker-0", "job-worker-1"]
+    before = {name: await site.uid(name) for name in names}
+    assert (await site.pod("job-worker-0"))["spec"]["restartPolicy"] == "Never"
+    await site.end("job-worker-0", code=1)
+    message = await site.wait_for_event("PyTorchJobRestarting")
+    assert message.endswith("All replicas are recreated: restart 1 of 1 of the job.")
+    for name, uid in before.items():
+        await site.wait_for_recreation(name, uid)
+    master = (await site.pod("job-master-0"))["spec"]["containers"][0]
+    assert {"name": "DANLU_RESTART_COUNT", "value": "1"} in master["env"]
+    await site.run()
+    assert (await site.wait_for_state("Running"))["restarts"] == 1
+    await site.end("job-worker-1", code=1)
+    status = await site.wait_for_state("Failed")
+    assert "max number of restarts (1)" in status["conditions"][-1]["message"]
+    assert status["firstFailure"]["replica"] == {"type": "Worker", "index": 1}
+
+
+async def test_a_running_job_that_gets_the_annotation_is_restarted_as_a_whole(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await running(site, policy="ExitCode")
+    before = await site.uid("job-master-0")
+    await site.change({"metadata": {"annotations": {"danlu.dev/restart-policy": "Job"}}})
+    await site.end("job-worker-0", code=137)
+    await site.wait_for_recreation("job-master-0", before)
+    assert (await site.status())["restarts"] == 1

@@ -13,7 +13,11 @@ import msgspec
 from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.container_scripts import EXEC_SCRIPT, LOGIN_SCRIPT
 from danlu.engine.embedded.private_network import PrivateNetwork
-from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.environment_directory import (
+    WAIT_SCRIPT,
+    EnvironmentDirectory,
+    EnvironmentSpec,
+)
 from danlu.engine.environment_image import find_environment_image, list_mounts
 from danlu.engine.gpu.allocation import allocate_gpus
 from danlu.engine.gpu.provider import find_hidden_gpus, provide_gpus
@@ -41,8 +45,6 @@ from danlu.util.config import Configuration
 from danlu.util.fd_limit import raise_fd_limit
 from danlu.util.paths import Paths
 
-#: What the first process runs: it reaps orphans (dash waits for any child) until it is terminated.
-_WAIT_FOREVER = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
 _TINI = "/usr/bin/tini"
 
 
@@ -144,7 +146,7 @@ def _choose_init(view: LayerView) -> tuple[str, ...]:
             "the image has no /bin/sh, which `danlu up` needs",
             hint="use `danlu run` for a single program",
         )
-    waiting = (SHELL, "-c", _WAIT_FOREVER)
+    waiting = (SHELL, "-c", WAIT_SCRIPT)
     has_tini = view.entry(view.resolve(_TINI)) is not None
     return (_TINI, "--", *waiting) if has_tini else waiting
 

@@ -13,6 +13,7 @@ from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
 from danlu.kube.pod_waiting import STARTING, waiting_reason
+from danlu.training.dependencies import describe_dependencies
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
@@ -212,9 +213,9 @@ def _replica_views(
     for id in replica_ids(job, framework):
         pod, record = pods.get(id), job.status.record(id)
         if pod is None:
-            yield _replica_without_pod(job, id, record), None
+            yield _replica_without_pod(job, framework, id, record), None
         else:
-            yield _replica_from_pod(pod, id, record, container=framework.container), pod
+            yield _replica_from_pod(job, framework, pod, id, record), pod
 
 
 def _add_event_warning(
@@ -236,7 +237,9 @@ def _add_event_warning(
     return view
 
 
-def _replica_without_pod(job: Job, id: ReplicaId, record: ReplicaRecord) -> ReplicaView:
+def _replica_without_pod(
+    job: Job, framework: Framework, id: ReplicaId, record: ReplicaRecord
+) -> ReplicaView:
     """Return the view of a replica whose pod was cleaned up or is not created yet."""
     waits = ""
     state: ReplicaStateName = "Pending"
@@ -248,13 +251,15 @@ def _replica_without_pod(job: Job, id: ReplicaId, record: ReplicaRecord) -> Repl
         state, waits = "Waiting", "the job to be resumed"
     elif record.retry_at:
         state, waits = "Waiting", "its next attempt"
+    elif stages := describe_dependencies(job, framework, id.type):
+        state, waits = "Waiting", stages
     else:
         waits = WAITING_FOR_POD
     return ReplicaView(
         id,
         state,
         attempt=record.attempts,
-        restarts=record.restarts,
+        restarts=job.status.restart_count(id),
         exit_code=record.exit_code if record.completed or record.failed else None,
         reason=record.reason if record.failed else "",
         waits=waits,
@@ -262,9 +267,9 @@ def _replica_without_pod(job: Job, id: ReplicaId, record: ReplicaRecord) -> Repl
 
 
 def _replica_from_pod(
-    pod: PodObject, id: ReplicaId, record: ReplicaRecord, *, container: str
+    job: Job, framework: Framework, pod: PodObject, id: ReplicaId, record: ReplicaRecord
 ) -> ReplicaView:
-    main = main_container_status(pod, container)
+    main = main_container_status(pod, framework.container)
     terminated = main.state.terminated if main else None
     state = _PHASE_STATES.get(pod.status.phase, "Pending")
     if state == "Failed" and pod.metadata.deletion_timestamp is not None:
@@ -275,7 +280,7 @@ def _replica_from_pod(
         id=id,
         state="Pending" if waits and state == "Running" else state,
         attempt=attempt_number(record, pod.metadata.uid),
-        restarts=max(record.restarts, restarts),
+        restarts=job.status.restarts + max(record.restarts, restarts),
         exit_code=terminated.exit_code if terminated else None,
         reason=_failure_reason(pod, terminated) if state == "Failed" else "",
         host=pod.metadata.name,

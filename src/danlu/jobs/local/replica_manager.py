@@ -47,7 +47,7 @@ from danlu.jobs.types import ReplicaCommand, Submission
 from danlu.sandbox.types import ResourceUsage
 from danlu.training.framework import Framework
 from danlu.training.replicas import replica_ids
-from danlu.training.types import Job, ObservedReplicas, ReplicaId, ReplicaPhase
+from danlu.training.types import Job, JobStatus, ObservedReplicas, ReplicaId, ReplicaPhase
 from danlu.util.files import is_disk_failure
 
 _GPU_POLL_SECONDS = 0.5
@@ -108,6 +108,10 @@ class ReplicaManager:
         )
         self._files_written_for = None
         self.refresh_files()
+
+    def update_status(self, status: JobStatus) -> None:
+        """Start attempts from now on with this status, which says how often each was restarted."""
+        self._job = msgspec.structs.replace(self._job, status=status)
 
     def refresh_files(self) -> None:
         """Write the framework's files again if the set of running replicas has changed."""

@@ -188,6 +188,7 @@ class Supervisor:
             finish=self._settings.finish,
         )
         self._job = msgspec.structs.replace(self._job, status=decision.status)
+        self._replicas.update_status(decision.status)
         return decision
 
     def _apply_decision(self, decision: Decision, group: TaskGroup) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from danlu.engine.types import UsageRate
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.types import KILLED, JobView, ReplicaStateName, ReplicaView
+from danlu.training.dependencies import describe_dependencies
 from danlu.training.framework import Framework
 from danlu.training.replicas import replica_ids
 from danlu.training.types import ConditionType, Job, JobStatus, ReplicaId, ReplicaPhase
@@ -48,6 +49,8 @@ def _view_without_attempt(job: Job, framework: Framework, id: ReplicaId) -> Repl
         waits = "its next attempt"
     elif job.run_policy.suspend:
         waits = "the job to be resumed"
+    elif not job.status.finished:
+        waits = describe_dependencies(job, framework, id.type)
     state: ReplicaStateName = "Waiting" if waits else "Pending"
     return ReplicaView(id, state, host=framework.pod_name(job, id), waits=waits)
 
@@ -55,13 +58,13 @@ def _view_without_attempt(job: Job, framework: Framework, id: ReplicaId) -> Repl
 def _view_of_attempt(
     job: Job, framework: Framework, attempt: ReplicaAttempt, used: UsageRate | None
 ) -> ReplicaView:
-    record, exit = job.status.record(attempt.id), attempt.exit
+    exit = attempt.exit
     measured = exit is None and used is not None
     return ReplicaView(
         id=attempt.id,
         state=_attempt_state(attempt),
         attempt=attempt.number,
-        restarts=record.restarts,
+        restarts=job.status.restart_count(attempt.id),
         exit_code=None if exit is None else exit.code,
         reason=_failure_reason(attempt),
         message=exit.message if exit is not None and exit.code else "",

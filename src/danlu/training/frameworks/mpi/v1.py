@@ -71,6 +71,7 @@ class MpiFramework(MpiBase):
     }
     messages = {LAUNCHER: MESSAGES, WORKER: structs.replace(MESSAGES, evicted=EVICTED)}
     container = "mpi"
+    uses_api_server = True  # the launcher starts the workers' programs through it
     added_images = (DELIVERY_IMAGE,)
     operator_rules = (
         policy_rule("", ["serviceaccounts"], ["create", "get"]),

@@ -316,11 +316,11 @@ def _build_replicas(
             number = runtime["mlPolicy"].get("numNodes")
         if trainer.get("numNodes") is not None:
             number = trainer["numNodes"]
-        template = _configure(template, FRAMEWORK.container, _trainer_fields(trainer))
+        template = _set_container_fields(template, FRAMEWORK.container, _trainer_fields(trainer))
     elif step in INITIALIZERS:
         field = "dataset" if step == DATASET_INITIALIZER else "model"
         given = (spec.get("initializer") or {}).get(field) or {}
-        template = _configure(template, step, _initializer_fields(given))
+        template = _set_container_fields(template, step, _initializer_fields(given))
     return ReplicaSpec(
         replicas=1 if number is None else number,
         template=template,
@@ -350,7 +350,7 @@ def _initializer_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _configure(
+def _set_container_fields(
     template: Mapping[str, Any], name: str, fields: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the template with fields of its container ``name``, which becomes its first one."""
@@ -385,14 +385,16 @@ def _count_processes(
         resources = next(found, dict[str, Any]()).get("resources")
     requests, limits = ((resources or {}).get(field) or {} for field in ("requests", "limits"))
     gpus = _count_gpus(requests) or _count_gpus(limits)
-    cpus = _whole(requests.get("cpu", 0)) or _whole(limits.get("cpu", 0))
+    cpus = _round_up(requests.get("cpu", 0)) or _round_up(limits.get("cpu", 0))
     return policy.count_processes(trainer.get("numProcPerNode"), gpus, cpus)
 
 
 def _count_gpus(resources: Mapping[str, Any]) -> int:
-    return next((_whole(number) for name, number in resources.items() if "gpu" in name.lower()), 0)
+    return next(
+        (_round_up(number) for name, number in resources.items() if "gpu" in name.lower()), 0
+    )
 
 
-def _whole(quantity: object) -> int:
+def _round_up(quantity: object) -> int:
     """Return a quantity, rounded up as ``Quantity.Value`` does."""
     return math.ceil(parse_quantity(quantity))

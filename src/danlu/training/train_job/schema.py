@@ -39,7 +39,7 @@ MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikue
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 
 
-def _refuse(reason: str, hint: str = "") -> FieldCheck:
+def _refuse_value(reason: str, hint: str = "") -> FieldCheck:
     """Return a check that refuses every value but empty ones."""
 
     def check(path: str, value: Any) -> Iterator[FieldError]:
@@ -149,7 +149,7 @@ _ML_POLICY: dict[str, FieldCheck] = {
     **dict.fromkeys(
         POLICIES,
         record_check(
-            {"envInjection": _refuse("variables are set in the container 'node' only")},
+            {"envInjection": _refuse_value("variables are set in the container 'node' only")},
             elsewhere={"numProcPerNode": _NO_PROCESSES},
         ),
     ),
@@ -170,7 +170,7 @@ _JOB_SPEC = record_check(
                 *("podFailurePolicy", "podReplacementPolicy", "successPolicy", "selector"),
                 *("manualSelector", "ttlSecondsAfterFinished", "suspend", "managedBy"),
             ),
-            _refuse("of a Job in a runtime is not supported"),
+            _refuse_value("of a Job in a runtime is not supported"),
         ),
     },
     ("template",),
@@ -208,7 +208,7 @@ _JOB_SET = record_check(
             {
                 "maxRestarts": integer_check(),
                 "restartStrategy": choice_check(("Recreate", "BlockingRecreate")),
-                "rules": _refuse("rules of a failure policy are not supported"),
+                "rules": _refuse_value("rules of a failure policy are not supported"),
             }
         ),
         "startupPolicy": record_check(
@@ -217,15 +217,17 @@ _JOB_SET = record_check(
         ),
         "ttlSecondsAfterFinished": integer_check(),
         "suspend": check_boolean,
-        "managedBy": _refuse("managedBy is a field of the TrainJob"),
-        "coordinator": _refuse("coordinator is not supported"),
-        "volumeClaimPolicies": _refuse("volumeClaimPolicies is not supported", "use a volume"),
+        "managedBy": _refuse_value("managedBy is a field of the TrainJob"),
+        "coordinator": _refuse_value("coordinator is not supported"),
+        "volumeClaimPolicies": _refuse_value(
+            "volumeClaimPolicies is not supported", "use a volume"
+        ),
     },
     ("replicatedJobs",),
 )
 
 
-def _document(spec: FieldCheck) -> FieldCheck:
+def _document_check(spec: FieldCheck) -> FieldCheck:
     return record_check(
         {
             "apiVersion": choice_check((API_VERSION,)),
@@ -238,8 +240,8 @@ def _document(spec: FieldCheck) -> FieldCheck:
     )
 
 
-check_train_job: FieldCheck = _document(_TRAIN_JOB_SPEC)
-check_runtime: FieldCheck = _document(
+check_train_job: FieldCheck = _document_check(_TRAIN_JOB_SPEC)
+check_runtime: FieldCheck = _document_check(
     record_check(
         {
             "mlPolicy": record_check(_ML_POLICY),

@@ -50,6 +50,7 @@ find_missing_for_ordinary_user() {
 
 find_missing_for_tests() {
     find_missing_for_ordinary_user
+    has unshare || need util-linux "tests: the engine of an example"
     has dash || need dash "tests: the shell of Dockerfiles"
     has dpkg-scanpackages || need dpkg-dev "tests: creates an archive of another distribution"
     has tcc || need tcc "tests: a library that answers as NVIDIA's"
@@ -64,7 +65,7 @@ find_missing_for_tests() {
     has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system with reflinks"
     has mkfs.btrfs || [[ -x /usr/sbin/mkfs.btrfs ]] || need btrfs-progs "tests: a file system with quotas"
     has kubectl || need kubernetes-client "tests: applies the operator's manifests"
-    has mpirun || need openmpi-bin "tests: starts the processes of MPIJobs"
+    { has mpirun && has ompi_info; } || need openmpi-bin "tests: starts the processes of MPIJobs"
     has openssl || need openssl "tests: creates server certificates"
     has podman || need podman "tests: loads, pulls and runs danlu's images"
     has skopeo || need skopeo "tests: reads and copies danlu's images"

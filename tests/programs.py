@@ -17,6 +17,8 @@ _TUN_DEVICE = "/dev/net/tun"
 #: Programs that the distribution does not package, and what to do instead.
 UNPACKAGED = {
     **dict.fromkeys(("buildctl", "buildkitd"), "install BuildKit's release on PATH"),
+    "impi_info": "install Intel MPI's runtime, for instance PyPI's impi-rt, on PATH",
+    "mpichversion": "install MPICH, for instance PyPI's mpich, on PATH",
     "npm": "install Node.js, with npm configured for a registry that this machine reaches",
 }
 

@@ -38,7 +38,6 @@ def test_apt_sources_of_an_environment_contain_no_password_and_no_missing_keyrin
 
 
 @pytest.mark.real
-@pytest.mark.needs("apt-get")
 def test_apt_says_how_to_get_the_lists_that_an_image_does_not_have(tmp_path: Path) -> None:
     mounts = create_apt_sources(make_image(tmp_path), tmp_path)
     (config,) = [mount for mount in mounts if "apt.conf.d" in mount.target]

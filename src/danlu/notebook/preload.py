@@ -17,6 +17,7 @@ from types import FrameType
 
 #: What a cell, ``%jobs`` or a function call needs, including modules that others import lazily.
 _CELL_MODULES = (
+    "danlu.engine.embedded.engine",
     "danlu.submission.run",
     "danlu.jobs.local.client",
     "danlu.notebook.api_display",

@@ -114,6 +114,76 @@ for _name in (
     *("extra", "no-extra", "group", "environments", "required-environments", "default-groups"),
 ):
     _UV_VALUES[_name] = [] if "environments" in _name else ["absent"]
+_UV_VALUES |= {
+    "add-bounds": "lower",
+    "annotation-style": "line",
+    "audit": {},
+    "cache-keys": [],
+    "custom-compile-command": "x",
+    "fork-strategy": "fewest",
+    "output-file": "{files}/locked.txt",
+    "prefix": "{files}/prefix",
+    "python-platform": "linux",
+    "target": "{files}/target",
+    "trusted-publishing": "never",
+}
+for _name in (
+    *("check-url", "publish-url", "graalpy-install-mirror", "pyodide-install-mirror"),
+    *("pypy-install-mirror", "python-install-mirror", "python-downloads-json-url"),
+):
+    _UV_VALUES[_name] = "https://one.test/"
+#: What uv reads in the table ``[pip]`` only.
+_BELOW_PIP = (
+    "all-extras",
+    "allow-empty-requirements",
+    "annotation-style",
+    "break-system-packages",
+    "custom-compile-command",
+    "emit-build-options",
+    "emit-find-links",
+    "emit-index-annotation",
+    "emit-index-url",
+    "emit-marker-expression",
+    "extra",
+    "generate-hashes",
+    "group",
+    "no-annotate",
+    "no-binary",
+    "no-deps",
+    "no-emit-package",
+    "no-extra",
+    "no-header",
+    "no-strip-extras",
+    "no-strip-markers",
+    "only-binary",
+    "output-file",
+    "prefix",
+    "python",
+    "python-platform",
+    "python-version",
+    "require-hashes",
+    "strict",
+    "system",
+    "target",
+    "universal",
+    "verify-hashes",
+)
+#: What uv refuses in its own file, because it belongs to a project, or next to ``preview``.
+_NOT_IN_UV_TOML = (
+    "build-backend",
+    "conflicts",
+    "default-groups",
+    "dependency-groups",
+    "dev-dependencies",
+    "environments",
+    "managed",
+    "minimum-libc-version",
+    "package",
+    "preview-features",
+    "required-environments",
+    "sources",
+    "workspace",
+)
 
 
 class SettingCase(msgspec.Struct, frozen=True):
@@ -174,7 +244,10 @@ def _iter(setting: MachineSetting) -> Iterator[SettingCase]:
         yield SettingCase(setting, name, variables=((variable, value),))
         yield SettingCase(setting, name, pip_conf=f"[install]\n{name} = {value}\n")
     for name in setting.uv:
-        text = render_uv_toml({name: _UV_VALUES.get(name, _TEXTS.get(name, True))})
+        if name in _NOT_IN_UV_TOML:
+            continue
+        text = "[pip]\n" if name in _BELOW_PIP else ""
+        text += render_uv_toml({name: _UV_VALUES.get(name, _TEXTS.get(name, True))})
         yield SettingCase(setting, name, uv_toml=text)
     for name in setting.variables:
         variable = name.replace("*", "DOWNLOADS" if "CONCURRENT" in name else "MORE")

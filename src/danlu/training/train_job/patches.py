@@ -16,8 +16,8 @@ _MERGE_KEYS = {
     ),
     "volumeMounts": "mountPath",
 }
-#: Values of which a patch replaces the whole: of a volume only one source may remain.
-_SOURCES_OF = "volumes"
+#: Lists whose items are replaced as a whole: a volume or variable has only one source.
+_REPLACED_ITEMS = ("env", "volumes")
 
 
 def merge_patch(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def merge_lists(
     merged = {item.get(key): item for item in items}
     for change in changes:
         known = merged.get(change.get(key))
-        if known is not None and name not in (_SOURCES_OF, "env"):
+        if known is not None and name not in _REPLACED_ITEMS:
             change = merge_patch(known, change)
         merged[change.get(key)] = change
     return list(merged.values())

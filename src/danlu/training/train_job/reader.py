@@ -52,7 +52,7 @@ from danlu.util.suggest import did_you_mean
 _BACKOFF_LIMIT = 6
 
 _TORCHTUNE = ["tune", "run"]
-#: The volume of the initializers, and what they find the address of their data in.
+#: The volume of the initializers, and the variable with the address of their data.
 _INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
 
 
@@ -124,7 +124,8 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"{path}.name", f"duplicate replicated job {name}")
         yield from _check_dependencies(job, names[:index], path)
         yield from _check_ancestor(job, path)
-        limit = job["template"]["spec"].get("backoffLimit", _BACKOFF_LIMIT)
+        limit = job["template"]["spec"].get("backoffLimit")
+        limit = _BACKOFF_LIMIT if limit is None else limit
         if limit and _max_restarts(spec["template"]["spec"]):
             message = f"must be 0 with a failurePolicy; it is {limit}"
             hint = "danlu restarts either single replicas or the whole job"

@@ -8,8 +8,8 @@ import json
 import os
 import pty
 import re
-import shutil
 import select
+import shutil
 import signal
 import socket
 import struct

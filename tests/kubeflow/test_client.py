@@ -51,8 +51,8 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Account:
     """A user's project and danlu's home, and a Python with the SDK."""
 
-    def __init__(self, directory: Path, packages: Path) -> None:
-        self.home = directory / "home"
+    def __init__(self, directory: Path, packages: Path, *, home: Path | None = None) -> None:
+        self.home = home or directory / "home"
         self.project = directory / "project"
         self.project.mkdir()
         self.variables = {
@@ -180,3 +180,14 @@ def test_a_trainer_with_an_image_runs_in_containers(account: Account, tmp_path: 
     finally:
         remove_tree(account.home / "store")
     assert lines == [f"node-{rank} Succeeded {rank} info of the host" for rank in (0, 1)]
+
+
+def test_a_function_runs_in_an_environment(real_home: Path, sdk: Path, tmp_path: Path) -> None:
+    account = Account(tmp_path, sdk, home=real_home)
+    build = 'def build():\n    base(os="debian12")\n    install.python(version="3.11")\n'
+    (account.project / "build.envd").write_text(build)
+    (account.project / "notes.py").write_text("TEXT = 'of the project'\n")
+    client = "TrainerClient(env='build.envd')"
+    assert account.run("environment.py", client=client)[-1].startswith("/workspace /")
+    for rank in (0, 1):
+        assert (account.project / f"out-{rank}").read_text() == "of the project"

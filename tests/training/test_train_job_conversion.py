@@ -273,7 +273,7 @@ def test_gpus_leave_the_number_of_processes_to_torchrun() -> None:
         (
             pytorch(spec={"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4}}),
             "spec.elasticPolicy",
-            "(maxReplicas, minReplicas): the TrainJob always has 3 nodes",
+            "(maxReplicas, minReplicas): there are always 3 nodes, and all must succeed",
         ),
         (
             pytorch(worker={"restartPolicy": "Never"}),

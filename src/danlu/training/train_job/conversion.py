@@ -197,7 +197,9 @@ def _list_lost_policies(job: Job, document: Mapping[str, Any], nodes: int) -> It
             yield FieldError(f"{path}.schedulingPolicy.{name}", "cannot be expressed", hint)
     if job.elastic_policy is not None:
         names = ", ".join(sorted(msgspec.to_builtins(job.elastic_policy)))
-        message = f"cannot be expressed ({names}): the TrainJob always has {nodes} nodes"
+        message = (
+            f"cannot be expressed ({names}): there are always {nodes} nodes, and all must succeed"
+        )
         yield FieldError("spec.elasticPolicy", message)
     for name in sorted(job.options.keys() - {_PROCESSES_FIELD}):
         yield FieldError(f"spec.{name}", "cannot be expressed")

@@ -116,9 +116,9 @@ class LocalBackend(KubernetesBackend):
         all nodes share it.
         """
         last_line = runtime.trainer.command[-1].rstrip().rpartition("\n")[2]
-        entry_point = last_line.removesuffix(_FUNCTION_FILE).strip()
-        if last_line == entry_point:  # a command of the user's own
+        if not last_line.endswith(_FUNCTION_FILE):  # the user replaced the command
             return runtime, trainer
+        entry_point = last_line.removesuffix(_FUNCTION_FILE).strip()
         if trainer.packages_to_install and self._api.options.env:
             raise ValueError(
                 "packages_to_install cannot be combined with env: list the packages in"

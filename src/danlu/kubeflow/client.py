@@ -20,7 +20,6 @@ from kubeflow.trainer.constants import constants
 from kubeflow.trainer.types import types
 
 from danlu.engine.settings import load_settings
-from danlu.errors import OutsideError
 from danlu.jobs.report import decode_log_line
 from danlu.jobs.types import LogLine
 from danlu.kubeflow.local_api import NAMESPACE, LocalApi
@@ -195,7 +194,5 @@ def _install_packages(trainer: types.CustomTrainer, directory: Path, cache: Path
     options = ["--target", str(directory), *trainer.packages_to_install]
     code, _, stderr = run_in_portal(partial(uv.run, ("pip", "install"), options))
     if code:
-        raise OutsideError(
-            f"cannot install {', '.join(trainer.packages_to_install)}: {stderr.strip()}",
-            hint="or run the job in an environment that has them: TrainerClient(env='build.envd')",
-        )
+        names = ", ".join(trainer.packages_to_install)
+        raise RuntimeError(f"cannot install {names}: {stderr.strip()}")

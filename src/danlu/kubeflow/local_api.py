@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from kubeflow.trainer.constants import constants
 from kubeflow_trainer_api import models
 from kubernetes.client import ApiException
 
@@ -26,6 +27,7 @@ from danlu.jobs.types import JobView, LogLine, ReplicaView
 from danlu.submission.options import TrainOptions
 from danlu.submission.run import run_in_portal
 from danlu.training.frameworks.train_job import FRAMEWORK, NODE
+from danlu.training.pod_template import pod_spec
 from danlu.training.train_job.runtimes import RUNTIME_NAMES, bundled_runtime, name_bundled_runtime
 from danlu.training.train_job.schema import API_VERSION
 from danlu.training.types import ConditionType, Job
@@ -38,13 +40,19 @@ NAMESPACE = "default"
 #: The label of a job with the name of its runtime.
 RUNTIME_LABEL = "runtime"
 
-_CLUSTER_RUNTIME = "ClusterTrainingRuntime"
 _KINDS = {
-    "clustertrainingruntimes": _CLUSTER_RUNTIME,
-    "trainingruntimes": "TrainingRuntime",
-    "trainjobs": FRAMEWORK.kind,
+    constants.CLUSTER_TRAINING_RUNTIME_PLURAL: "ClusterTrainingRuntime",
+    constants.TRAINING_RUNTIME_PLURAL: "TrainingRuntime",
+    constants.TRAINJOB_PLURAL: FRAMEWORK.kind,
 }
-_CONDITIONS = {ConditionType.SUCCEEDED: "Complete", ConditionType.FAILED: "Failed"}
+_DEVICES = (
+    *(constants.CPU_LABEL, constants.GPU_LABEL, constants.GPU_MIG_PREFIX, constants.TPU_LABEL),
+)
+_CONDITIONS = {
+    ConditionType.SUCCEEDED: constants.TRAINJOB_COMPLETE,
+    ConditionType.FAILED: constants.TRAINJOB_FAILED,
+}
+#: Phases of pods by states of replicas that are none.
 _PHASES = {"Waiting": "Pending", "Stopped": "Failed"}
 
 
@@ -270,22 +278,30 @@ def _describe_conditions(view: JobView) -> list[Fields]:
         if condition.type in _CONDITIONS
     ]
     if view.state == "Lost":
-        lost = {"type": "Failed", "status": "True", "reason": "Lost"}
+        lost = {"type": constants.TRAINJOB_FAILED, "status": "True", "reason": "Lost"}
         ends.append({**lost, "message": "its supervisor died", "lastTransitionTime": view.created})
     return ends
 
 
+def _describe_container(container: Fields) -> Fields:
+    """Return what the SDK reads: the devices. It fails if it knows none of the limits."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    known = {name: value for name, value in limits.items() if name.startswith(_DEVICES)}
+    return {"name": container["name"], "resources": {"limits": known} if known else None}
+
+
 def _describe_pod(name: str, replica: ReplicaView, job: Job) -> Fields:
+    containers = pod_spec(job.replicas[replica.id.type].template)["containers"]
     return {
         "metadata": {
             "name": replica.host,
             "namespace": NAMESPACE,
             "labels": {
-                "jobset.sigs.k8s.io/jobset-name": name,
-                "jobset.sigs.k8s.io/replicatedjob-name": str(replica.id.type),
-                "batch.kubernetes.io/job-completion-index": str(replica.id.index),
+                constants.JOBSET_NAME_LABEL: name,
+                constants.JOBSET_RJOB_NAME_LABEL: str(replica.id.type),
+                constants.JOB_INDEX_LABEL: str(replica.id.index),
             },
         },
-        "spec": job.replicas[replica.id.type].template["spec"],
+        "spec": {"containers": [_describe_container(item) for item in containers]},
         "status": {"phase": _PHASES.get(replica.state, replica.state)},
     }

@@ -346,10 +346,10 @@ def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, box_home
 TIED_PROGRAM = """
 import os, sys
 from danlu.engine.environment_control import encode_exec
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.engine.types import ExecRequest
 request = ExecRequest(("sh", "-c", "echo ready; sleep 1000 & wait"))
-run_in_foreground(sys.argv[1], encode_exec(request), parent=os.pidfd_open(os.getppid()))
+exec_in_foreground(sys.argv[1], encode_exec(request), parent=os.pidfd_open(os.getppid()))
 """
 
 

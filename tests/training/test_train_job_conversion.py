@@ -331,6 +331,23 @@ def test_nodes_that_differ_are_refused(document: dict[str, Any], path: str) -> N
     assert path in [finding.path for finding in caught.value.findings]
 
 
+def test_a_deadline_that_has_passed_is_refused() -> None:
+    with pytest.raises(ManifestError) as caught:
+        convert_document(pytorch(spec={"runPolicy": {"activeDeadlineSeconds": 0}}))
+    (finding,) = caught.value.findings
+    assert finding.path == "spec.runPolicy.activeDeadlineSeconds"
+
+
+def test_a_sidecar_with_the_name_of_the_node_is_refused() -> None:
+    sidecar = {"name": "node", "image": "logs:1"}
+    main = {"name": "pytorch", "image": "train:1", "command": ["torchrun", "train.py"]}
+    template = {"template": {"spec": {"containers": [sidecar, main]}}}
+    with pytest.raises(ManifestError) as caught:
+        convert_document(pytorch(master=template, worker=template))
+    messages = {finding.message for finding in caught.value.findings}
+    assert messages == {"'node' is the name of a TrainJob's main container"}
+
+
 def test_more_xgboost_workers_than_before_are_refused() -> None:
     document = manifest("XGBoostJob")
     for spec in document["spec"]["xgbReplicaSpecs"].values():
@@ -399,8 +416,11 @@ def test_a_job_has_the_same_nodes_and_rules_after_both_conversions(
 ) -> None:
     framework = KINDS[document["kind"]]
     job = read_job(document, framework)
-    again = convert_to_v1(reread(convert_document(document).job), {}).job
+    conversion = convert_document(document)
+    train_job = reread(conversion.job)
+    again = convert_to_v1(train_job, {}).job
     assert read_job(write_job(again), framework) == again
+    assert convert_document(write_job(again)).job == train_job
     assert (again.kind, again.total_replicas) == (job.kind, job.total_replicas)
     for name in ("ttl_seconds_after_finished", "active_deadline_seconds", "suspend"):
         assert getattr(again.run_policy, name) == getattr(job.run_policy, name)
@@ -422,6 +442,8 @@ def test_a_job_has_the_same_nodes_and_rules_after_both_conversions(
     new = variables_of(again, framework, ReplicaId(next(iter(again.replicas)), 0))
     changing = ("ADDR", "URI", "PORT", "ADDRESS", "ADDRS", "PET_NPROC_PER_NODE")
     ignored = {name for name in old if name.endswith(changing)}
+    if any(finding.path == "spec.nprocPerNode" for finding in conversion.lost):
+        ignored.add("WORLD_SIZE")  # it counts processes, of which torchrun chose the number
     assert {name: new[name] for name in old.keys() - ignored} == {
         name: old[name] for name in old.keys() - ignored
     }

@@ -92,6 +92,7 @@ def convert_to_train_job(
         for type in job.replicas
         if type not in framework.node_types
     ]
+    refused += _check_values(job, framework, types)
     differences = [*_compare_templates(job, framework, types)]
     refused += [error for error in differences if not _is_tolerated(error)]
     if refused:
@@ -124,6 +125,24 @@ def convert_to_train_job(
             hint = f"start the program with {launchers[0]}, which does"
         lost.add(FieldError(path, f"a TrainJob does not set {names}", hint))
     return Conversion(check_job(converted, FRAMEWORK), tuple(sorted(lost)))
+
+
+def _check_values(
+    job: Job, framework: Framework, types: Sequence[ReplicaType]
+) -> Iterator[FieldError]:
+    """Yield errors for values that v1 allows and a TrainJob does not."""
+    if job.run_policy.active_deadline_seconds == 0:
+        path = "spec.runPolicy.activeDeadlineSeconds"
+        yield FieldError(path, "must be at least 1 in a TrainJob")
+    for type in types:
+        template = job.replicas[type].template
+        main = find_main_container(template, framework.container)
+        others = [container for container in list_containers(template) if container is not main]
+        others += pod_spec(template).get("initContainers") or ()
+        if any(container.get("name") == FRAMEWORK.container for container in others):
+            path = f"spec.{framework.replicas_field}[{type}].template.spec.containers"
+            message = f"'{FRAMEWORK.container}' is the name of a TrainJob's main container"
+            yield FieldError(path, message, "rename the other container")
 
 
 def _build_train_job(job: Job, framework: Framework, types: Sequence[ReplicaType]) -> Job:

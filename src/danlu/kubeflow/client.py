@@ -20,7 +20,7 @@ from kubeflow.trainer.constants import constants
 from kubeflow.trainer.types import types
 
 from danlu.engine.settings import load_settings
-from danlu.jobs.report import decode_log_line
+from danlu.jobs.report import ProgressBarFilter, decode_log_line
 from danlu.jobs.types import LogLine
 from danlu.kubeflow.local_api import NAMESPACE, LocalApi
 from danlu.sources.pypi.indexes import IndexSettings
@@ -159,9 +159,10 @@ class LocalBackend(KubernetesBackend):
         """Yield the lines of a step; with ``follow``, until the job is finished."""
         self.get_job(name)  # raises the SDK's error if there is none
         with start_blocking_portal() as portal:
-            lines = self._api.read_logs(name, step, follow=follow)
+            lines, bars = self._api.read_logs(name, step, follow=follow), ProgressBarFilter()
             while (line := portal.call(_read_next, lines)) is not None:
-                yield decode_log_line(line)
+                yield from map(decode_log_line, bars.feed(line))
+            yield from map(decode_log_line, bars.flush())
 
 
 async def _read_next(lines: AsyncIterator[LogLine]) -> LogLine | None:

@@ -16,7 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.builder.embedded import build as embedded
-from danlu.builder.embedded.build import list_unsolved, prefetch_wheels, preload_http_client, solve
+from danlu.builder.embedded.build import (
+    list_unsolved,
+    prefetch_wheels,
+    preload_http_client,
+    solve_graph,
+)
 from danlu.builder.embedded.context import SolveRequest
 from danlu.environment.types import PythonPackages
 from danlu.errors import ChecksumError, MachineError, OutsideError
@@ -80,7 +85,7 @@ def build(
     with prefetch(builder, begin or expected, fresh=fresh) as ahead:
 
         async def work() -> tuple[Layer, ...]:
-            result, _ = await solve(
+            result, _ = await solve_graph(
                 expected,
                 asked,
                 store=builder.store,

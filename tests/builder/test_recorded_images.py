@@ -7,7 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from danlu.builder.embedded.build import build, find_image
+from danlu.builder.embedded.build import build_graph, find_image
 from danlu.builder.embedded.context import SolveRequest
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry, Files, Platform
@@ -24,7 +24,7 @@ def request_built(builder: WheelBuilder) -> SolveRequest:
     request = SolveRequest(builder.project, metadata={"file": "build.py"})
 
     async def work() -> None:
-        await build(
+        await build_graph(
             GRAPH,
             request,
             store=builder.store,

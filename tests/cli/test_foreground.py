@@ -16,7 +16,7 @@ import pytest
 from danlu.cli.job_output.foreground import (
     FollowResult,
     attach,
-    run_in_foreground,
+    run_job_in_foreground,
     stop_signals,
 )
 from danlu.cli.terminal import OutputClosed, Terminal
@@ -60,7 +60,7 @@ def interrupt() -> None:
 
 def follow_in_foreground(jobs: FakeJobs, renderer: RecordingRenderer) -> FollowResult:
     return anyio.run(
-        partial(run_in_foreground, jobs, SUBMISSION, renderer, terminal=Terminal(environ={}))
+        partial(run_job_in_foreground, jobs, SUBMISSION, renderer, terminal=Terminal(environ={}))
     )
 
 

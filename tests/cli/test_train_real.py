@@ -342,3 +342,45 @@ def test_the_nodes_of_a_train_job_follow_its_initializer_and_restart_together(
     assert result.code == 0, result.err
     for rank in "01":
         assert f"data of file:///digits at {rank} True" in result.out
+
+
+V1_JOB = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: converted
+  annotations: {danlu.dev/restart-policy: Job}
+spec:
+  nprocPerNode: "1"
+  runPolicy: {backoffLimit: 2}
+  pytorchReplicaSpecs:
+    Master: &replica
+      replicas: 1
+      restartPolicy: OnFailure
+      template:
+        spec:
+          containers: [{name: pytorch, image: "train:1", command: [python3, node.py]}]
+    Worker: *replica
+"""
+
+
+def test_a_converted_job_runs_with_its_nodes_and_its_restarts(program: Cli) -> None:
+    # Node 1 fails once, while node 0 waits for it as in a rendezvous.
+    Path("node.py").write_text(
+        "import os, pathlib, time\n"
+        "names = 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE'\n"
+        "mark = pathlib.Path('has-failed')\n"
+        "restarted = mark.exists()\n"
+        "print('node', *(os.environ[name] for name in names), restarted, flush=True)\n"
+        "if os.environ['PET_NODE_RANK'] == '1' and not restarted:\n"
+        "    mark.touch()\n    raise ValueError('boom')\n"
+        "while not restarted:\n    time.sleep(0.01)\n"
+    )
+    Path("v1.yaml").write_text(V1_JOB)
+    converted = program("convert", "v1.yaml")
+    assert converted.code == 1, converted.err
+    Path("converted.yaml").write_text(converted.out)
+    result = program("train", "-f", "converted.yaml", "--host-python")
+    assert result.code == 0, result.err
+    for rank in "01":
+        assert f"node {rank} 2 1 True" in result.out

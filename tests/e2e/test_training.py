@@ -118,3 +118,22 @@ def test_launchers_find_the_workers_in_both_lists(danlu: Danlu, tmp_path: Path) 
     danlu("build", "-t", "registry.example/danlu/mpi:1", cwd=directory)
     document = danlu("train", "--replace", "-f", "job.yaml", cwd=directory)
     assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in document.stdout
+
+
+@pytest.mark.xdist_group("pytorch")
+def test_converted_jobs_train_through_torchrun(danlu: Danlu, tmp_path: Path) -> None:
+    directory = copy_example("pytorch", tmp_path)
+    danlu("build", "-t", "registry.example/danlu/pytorch:1", cwd=directory)
+    dry_run = ("train.py", "--worker", "2", "--name", "script", "--dry-run", "--as", "trainjob")
+    for name, ranks, command in (
+        ("manifest.yaml", 4, ("convert", "job.yaml")),
+        ("script.yaml", 2, ("train", *dry_run)),
+    ):
+        converted = danlu(*command, cwd=directory, check=False).stdout
+        assert "kind: TrainJob" in converted
+        (directory / name).write_text(converted)
+        # The image of the script has another name only in its manifest.
+        result = danlu("train", "--replace", "-f", name, "--env", ".", cwd=directory)
+        found = RESULT.search(result.stdout)
+        assert found, result.stdout + result.stderr
+        assert int(found["ranks"]) == ranks

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -345,10 +346,10 @@ def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, box_home
 TIED_PROGRAM = """
 import os, sys
 from danlu.engine.environment_control import encode_exec
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.engine.types import ExecRequest
 request = ExecRequest(("sh", "-c", "echo ready; sleep 1000 & wait"))
-run_in_foreground(sys.argv[1], encode_exec(request), parent=os.pidfd_open(os.getppid()))
+exec_in_foreground(sys.argv[1], encode_exec(request), parent=os.pidfd_open(os.getppid()))
 """
 
 
@@ -641,6 +642,24 @@ def test_another_project_cannot_take_a_name(danlu: Danlu, project: Path, tmp_pat
     up = danlu("up", "--image", "box:1", "-d", "-n", "digits", cwd=other, check=False)
     assert up.returncode == 2
     assert re.search("environment digits belongs to /.*/digits", up.stderr)
+
+
+@pytest.mark.parametrize("engine_setup", ["embedded"], indirect=True)
+def test_a_replaced_project_directory_is_mounted_by_a_new_start(
+    danlu: Danlu, project: Path
+) -> None:
+    start(danlu, project)
+    project.rename(project.with_name("former"))
+    project.mkdir()
+    (project / "new").touch()
+    shutil.rmtree(project.with_name("former"))
+    refused = danlu("exec", "-n", "digits", "true", cwd=project, check=False)
+    assert refused.returncode == 125
+    assert "cannot start true: its directory was removed or replaced" in refused.stderr
+    assert "`danlu stop digits`, then `danlu start digits`" in refused.stderr
+    danlu("stop", "--grace", "0", cwd=project)
+    danlu("start", cwd=project)
+    assert run_inside(danlu, project, "ls") == "new\n"
 
 
 @pytest.mark.parametrize("engine_setup", ["embedded"], indirect=True)

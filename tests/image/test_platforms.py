@@ -16,7 +16,7 @@ from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedSystem
 from danlu.environment.types import BaseSystem, Environment
 from danlu.errors import MachineError, UsageError
 from danlu.graph.ops import DebPackage, Platform, parse_platform
-from danlu.project.build import build
+from danlu.project.build import build_project
 from danlu.project.build_request import (
     BuildOptions,
     BuildRequest,
@@ -155,5 +155,5 @@ def test_name_does_not_move_before_all_platforms_are_built(monkeypatch: pytest.M
     options = BuildOptions(tags=("demo:1",), platform=f"{AMD64},{ARM64}")
     nothing: Any = None
     with pytest.raises(UsageError, match="cannot build"):
-        build(nothing, settings=nothing, options=options, progress=nothing)
+        build_project(nothing, settings=nothing, options=options, progress=nothing)
     assert moved == [(), ()]

@@ -14,7 +14,7 @@ import pytest
 __all__ = ["TENSORFLOW", "TORCH", "NotebookRunner", "notebook_of", "read_stdout"]
 
 #: What the environments of these names hold.
-TORCH = ("danlu[notebook]", "torch", "scikit-learn", "matplotlib", "papermill")
+TORCH = ("danlu[notebook]", "torch", "scikit-learn", "matplotlib", "papermill", "kubeflow==0.5.0")
 TENSORFLOW = ("danlu[notebook]", "tensorflow-cpu", "scikit-learn")
 
 #: Seconds that a cell may take.

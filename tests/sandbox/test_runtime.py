@@ -34,6 +34,7 @@ def write_runtime_log(tmp_path: Path, message: str) -> Path:
         ("error during container init: error mounting", 125),
         ("error mounting /x: no such file or directory", 125),
         ("error mounting /x: permission denied", 125),
+        ("current working directory is outside of container mount namespace root", 125),
         ('chdir to cwd ("/x") set in config.json failed: permission denied', 125),
     ],
 )

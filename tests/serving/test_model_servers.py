@@ -19,7 +19,7 @@ from danlu.serving.model_servers import (
     MODEL_SERVERS,
     SHARED_MODULE,
     choose_server,
-    find_server,
+    find_model_server,
     list_server_packages,
 )
 from danlu.serving.server_files import write_adapter
@@ -52,9 +52,9 @@ def test_names_are_servers_and_other_texts_are_commands() -> None:
         with pytest.raises(UsageError, match="unknown model server"):
             choose_server(text)
     # Of images: an older one has no label, and its content is not trusted.
-    assert find_server("") is DANLU
-    assert find_server("../x") is DANLU
-    assert find_server("command") is COMMAND
+    assert find_model_server("") is DANLU
+    assert find_model_server("../x") is DANLU
+    assert find_model_server("command") is COMMAND
 
 
 def test_every_server_has_its_adapter_and_probes() -> None:

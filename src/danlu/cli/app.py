@@ -54,6 +54,7 @@ COMMANDS = (
     CommandSpec("rename", "Working in environments", "Rename a stopped environment."),
     CommandSpec("down", "Working in environments", "Stop and remove an environment."),
     CommandSpec("train", "Training", "Run a training job: script, module or Kubeflow manifest."),
+    CommandSpec("convert", "Training", "Convert a Kubeflow manifest to a TrainJob, or back."),
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),

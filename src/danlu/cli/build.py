@@ -29,7 +29,7 @@ from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
 from danlu.errors import UsageError
 from danlu.image.manage import normalize_name
-from danlu.project.build import build, build_metadata
+from danlu.project.build import build_metadata, build_project
 from danlu.project.build_request import BuildOptions, BuildReport
 from danlu.util.danlu_program import read_variable
 from danlu.util.files import check_parent_directory
@@ -165,7 +165,7 @@ def command(
             metadata_file=metadata_file,
             compression=compression or "",
         )
-        report = build(
+        report = build_project(
             run.open_project(file),
             settings=run.settings,
             options=options,

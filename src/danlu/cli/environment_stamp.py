@@ -18,7 +18,7 @@ from danlu.engine.control_client import (
     SUPERVISOR_LOCK,
     terminal_variables,
 )
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.engine.ssh.stdio_service import serve_by_listener
 from danlu.engine.supervisor_spawn import STARTED, environment_lock_file, spawn_supervisor
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
@@ -87,7 +87,7 @@ def _run_program(arguments: Sequence[str]) -> int | None:
         return None
     if not _is_running(directory):
         return None
-    return run_in_foreground(directory, request, terminal=attached)
+    return exec_in_foreground(directory, request, terminal=attached)
 
 
 def _open_shell(arguments: Sequence[str]) -> int | None:
@@ -104,7 +104,7 @@ def _open_shell(arguments: Sequence[str]) -> int | None:
     if not _is_running(directory) and not (can_start and _start_as_before(arguments, answer)):
         return None
     _write_stderr(before)
-    code = run_in_foreground(directory, encode_exec_request((), terminal=True), terminal=True)
+    code = exec_in_foreground(directory, encode_exec_request((), terminal=True), terminal=True)
     if _is_running(directory):
         _write_stderr(after)
     return code

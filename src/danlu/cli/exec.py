@@ -15,7 +15,7 @@ from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import Session, current_session
 from danlu.engine.environment_control import encode_exec, terminal_request
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.engine.types import ExecRequest
 from danlu.project.project import BUILD_FILES
 from danlu.util.epoch import read_epoch
@@ -44,7 +44,7 @@ def command(name: str, user: str, workdir: str, args: tuple[str, ...]) -> int:
     else:
         request = ExecRequest(args, user=user, directory=workdir)
     directory = environment.directory
-    return run_in_foreground(directory, encode_exec(request), terminal=request.terminal)
+    return exec_in_foreground(directory, encode_exec(request), terminal=request.terminal)
 
 
 def _write_stamp(

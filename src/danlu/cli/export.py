@@ -15,7 +15,7 @@ from danlu.convert.devcontainer_export import (
     write_export,
 )
 from danlu.image.manage import normalize_name
-from danlu.project.build import build
+from danlu.project.build import build_project
 from danlu.project.build_request import BuildOptions
 from danlu.util.sanitize import strip_control_sequences
 
@@ -47,7 +47,7 @@ def devcontainer(file: str | None, image: str, push: bool, force: bool, progress
         outputs = () if image else (f"type=dockerfile,dest={place}",)
         tags = (reference,) if image else ()
         options = BuildOptions(tags=tags, outputs=outputs, push=push)
-        build(
+        build_project(
             project, settings=run.settings, options=options, progress=run.start_progress(progress)
         )
         run.stop_progress()

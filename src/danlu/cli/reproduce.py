@@ -10,7 +10,7 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import offline_option, progress_option, verbosity_options
 from danlu.cli.session import Session, current_session
 from danlu.diagnosis.bug_report.reproduce import UnpackedReport, unpack_report
-from danlu.project.build import build
+from danlu.project.build import build_project
 from danlu.project.build_request import BuildOptions
 from danlu.project.project import Project
 from danlu.util.sanitize import strip_control_sequences
@@ -55,7 +55,7 @@ def command(
     project = Project.open(target, directory=report.project)
     run.project_directory = project.directory
     options = BuildOptions(frozen=True, offline=offline, trusted=trust)
-    built = build(
+    built = build_project(
         project, settings=run.settings, options=options, progress=run.start_progress(progress)
     )
     run.stop_progress()

@@ -18,7 +18,7 @@ from danlu.cli.options import format_option, on_option, progress_option, verbosi
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
 from danlu.packing.serve_local import (
-    find_server,
+    find_served_model,
     follow_server_log,
     list_servers,
     read_server,
@@ -308,7 +308,7 @@ def remove(names: tuple[str, ...]) -> None:
     cluster = _open_cluster(run)
     if cluster is None:
         for name in names:
-            find_server(name, run.settings)
+            find_served_model(name, run.settings)
     for name in names:
         if cluster is None:
             remove_server(name, run.settings)

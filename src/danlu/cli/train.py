@@ -10,6 +10,7 @@ import click
 
 from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import command as declare_command
+from danlu.cli.job_output.manifest import print_manifest
 from danlu.cli.options import (
     BuildFileParam,
     FrameworkParam,
@@ -25,6 +26,7 @@ from danlu.engine.container_options import parse_variable
 from danlu.errors import UsageError
 from danlu.jobs.backends import parse_scaling
 from danlu.submission import option_values as convert
+from danlu.submission.kind_conversion import KINDS
 from danlu.submission.options import (
     JOB_OPTIONS,
     SWEEP_FIELDS,
@@ -32,7 +34,7 @@ from danlu.submission.options import (
     TrainOptions,
     format_option_name,
 )
-from danlu.submission.plan import describe_missing_parts, format_manifest, plan_job
+from danlu.submission.plan import plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.util.human import parse_duration
@@ -126,6 +128,7 @@ def _click_settings(option: JobOption) -> dict[str, Any]:
 @click.option(
     "-o", "--output", "form", type=click.Choice(["yaml", "json"]), help="Format of --dry-run."
 )
+@click.option("--as", "kind", type=click.Choice(KINDS), help="Kind of the manifest of --dry-run.")
 @frozen_option
 @offline_option
 @progress_option
@@ -137,6 +140,7 @@ def command(
     detach: bool,
     dry_run: bool,
     form: str | None,
+    kind: str | None,
     progress: str,
     **flags: Any,
 ) -> int:
@@ -157,6 +161,8 @@ def command(
     run.build_renderer(progress)  # mutes messages if stderr is for JSON
     if form and not dry_run:
         raise click.UsageError("-o requires --dry-run")
+    if kind and not dry_run:
+        raise click.UsageError("--as requires --dry-run")
     sweep = _parse_sweep_options(flags, replace=replace)
     if sweep is not None and (detach or dry_run):
         raise click.UsageError("--sweep cannot be combined with --detach or --dry-run")
@@ -168,10 +174,7 @@ def command(
         ignored = ", ".join(planned.ignored_objects)
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
     if dry_run:
-        missing = describe_missing_parts(planned, options)
-        for text in missing:
-            print_warning(text, run.terminal)
-        run.terminal.write_stdout(format_manifest(planned, form or "yaml", missing).rstrip("\n"))
+        print_manifest(run, planned, options, kind=kind or "", form=form or "yaml")
         return 0
     if planned.target is not None and planned.target.description:
         run.terminal.info(planned.target.description)

@@ -23,7 +23,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.session import current_session
 from danlu.engine.environment_control import encode_exec, terminal_request
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.environments.jupyter import format_jupyter_url, wait_for_jupyter
 from danlu.environments.spec import UpOptions
 from danlu.environments.up import start_environment
@@ -161,7 +161,7 @@ def command(
             },
         )
     request = encode_exec(terminal_request(()))
-    code = run_in_foreground(result.environment.directory, request, terminal=True)
+    code = exec_in_foreground(result.environment.directory, request, terminal=True)
     if result.environment.is_running():
         run.terminal.info(after)
     return code

@@ -283,7 +283,10 @@ class EnvironmentSupervisor:
             group.cancel_scope.cancel()
         if exit.reason == "StartError" and exit.code == runtime.FAILED_TO_START:
             name = request.args[0] if request.args else "a shell"
-            raise MachineError(f"cannot start {name}: {exit.message}")
+            environment = self._spec.name
+            mounts_again = f"`danlu stop {environment}`, then `danlu start {environment}`"
+            hint = mounts_again if exit.message == runtime.DIRECTORY_GONE else ""
+            raise MachineError(f"cannot start {name}: {exit.message}", hint=hint)
         if exit.reason == CONNECTION_LOST:
             raise OutsideError(
                 f"the connection to the program was lost: {exit.message}",

@@ -19,7 +19,7 @@ _EXIT_HANGUP = 128 + signal.SIGHUP
 def wait_for_exit(connection: ExecConnection, parent: int | None) -> int:
     """Return the exit code of the program, to which signals and terminal sizes are forwarded.
 
-    See :func:`danlu.engine.foreground_exec.run_in_foreground`.
+    See :func:`danlu.engine.foreground_exec.exec_in_foreground`.
     """
     with collect_signals() as arrived:
         return _forward_to_exit(connection, arrived, parent)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def run_in_foreground(
+def exec_in_foreground(
     directory: str | os.PathLike[str],
     request: bytes,
     *,

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.engine.environment_control import encode_exec, terminal_request
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.engine.settings import Settings
 from danlu.engine.types import ExecRequest
 from danlu.environment.runtime_settings import RuntimeSettings
@@ -70,7 +70,7 @@ def run_once(
         words = args if options.is_program else resolve_command(args, found)
         request = terminal_request(words) if options.terminal else ExecRequest(words)
         directory = result.environment.directory
-        return run_in_foreground(directory, encode_exec(request), terminal=options.terminal)
+        return exec_in_foreground(directory, encode_exec(request), terminal=options.terminal)
     finally:
         if (settings.paths.environments / name).exists():
             take_down(name, settings)

@@ -59,7 +59,7 @@ def add_archives(archives: Sequence[Path], paths: Paths, *, commit: str = "") ->
     return list(added.values())
 
 
-def find_server(text: str, paths: Paths) -> VscodeServer:
+def find_vscode_server(text: str, paths: Paths) -> VscodeServer:
     """Return the server whose commit is or starts with ``text``; raise :class:`UsageError`."""
     found = [
         server
@@ -81,7 +81,7 @@ def remove_server(text: str, paths: Paths) -> VscodeServer:
     cannot be removed.
     """
     root = paths.vscode_servers
-    server = find_server(text, paths)
+    server = find_vscode_server(text, paths)
     with _lock_servers(root):
         gone = private_directory(root, _STAGING)
         try:

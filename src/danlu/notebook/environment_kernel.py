@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from danlu.engine.environment_control import encode_exec
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.environment_ports import shares_host_network
-from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.foreground_exec import exec_in_foreground
 from danlu.engine.types import ExecRequest
 from danlu.environments.jupyter import FIND_EXTENSION_SCRIPT, notebook_variables
 from danlu.errors import UsageError
@@ -40,7 +40,7 @@ exec python -Xfrozen_modules=off -m ipykernel_launcher -f "$file" </dev/null
 
 def check_kernel_support(environment: EnvironmentDirectory) -> None:
     """Raise :class:`UsageError` if ``environment`` does not run, or has no ipykernel."""
-    code = run_in_foreground(environment.directory, _encode_script(_CHECK))
+    code = exec_in_foreground(environment.directory, _encode_script(_CHECK))
     _raise_if_missing(environment, code)
 
 
@@ -67,7 +67,7 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     try:
         script = FIND_EXTENSION_SCRIPT + _CHECK + _START
         request = _encode_script(script, directory, notebook_variables(spec))
-        code = run_in_foreground(environment.directory, request, stdin=reading, parent=jupyter)
+        code = exec_in_foreground(environment.directory, request, stdin=reading, parent=jupyter)
     finally:
         os.close(reading)
         os.close(jupyter)

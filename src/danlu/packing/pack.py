@@ -435,7 +435,7 @@ def _solve_graph(
     settings = plan.build.settings
     result, reports = anyio.run(
         partial(
-            embedded.solve,
+            embedded.solve_graph,
             graph,
             request,
             store=store,

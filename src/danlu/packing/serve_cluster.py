@@ -37,7 +37,7 @@ from danlu.serving.cluster.manifests import (
     render_kserve,
 )
 from danlu.serving.cluster.views import ServedModelView
-from danlu.serving.model_servers import ModelServer, find_server
+from danlu.serving.model_servers import ModelServer, find_model_server
 from danlu.sources.image import ResolvedImage, resolve_image
 from danlu.store import Store
 from danlu.util.fork import run_in_child
@@ -246,6 +246,6 @@ def _resolve_image(image: str, settings: Settings) -> _FoundImage:
             f"{image} is not a packed model", hint="`danlu pack` makes images to serve"
         )
     return _FoundImage(
-        find_server(resolved.labels.get(layout.SERVER_LABEL, "")),
+        find_model_server(resolved.labels.get(layout.SERVER_LABEL, "")),
         reference=f"{reference.registry}/{reference.repository}@{resolved.digest}",
     )

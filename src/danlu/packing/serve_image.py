@@ -10,8 +10,7 @@ from danlu.image.manage import find_image
 from danlu.packing.packed_runs import read_file
 from danlu.sandbox import userns
 from danlu.serving import layout
-from danlu.serving.model_servers import ModelServer
-from danlu.serving.model_servers import find_server as find_model_server
+from danlu.serving.model_servers import ModelServer, find_model_server
 from danlu.store import Store
 
 if TYPE_CHECKING:

@@ -189,7 +189,7 @@ def list_servers(
             yield _build_view(view, settings)
 
 
-def find_server(name: str, settings: Settings) -> EnvironmentDirectory:
+def find_served_model(name: str, settings: Settings) -> EnvironmentDirectory:
     """Return the environment of a served model; raise :class:`UsageError` if none has the name."""
     environment = EnvironmentDirectory(settings.paths.environments / _name_environment(name))
     if "/" not in name and environment.exists() and _is_server(environment.read_spec()):
@@ -203,7 +203,7 @@ def find_server(name: str, settings: Settings) -> EnvironmentDirectory:
 
 def read_server(name: str, settings: Settings) -> ServedModelView:
     """Return what is known of a served model of this machine."""
-    return _build_view(read_environment_view(find_server(name, settings)), settings)
+    return _build_view(read_environment_view(find_served_model(name, settings)), settings)
 
 
 def remove_server(name: str, settings: Settings) -> None:
@@ -211,7 +211,7 @@ def remove_server(name: str, settings: Settings) -> None:
 
     Forks, so the process must not have other threads.
     """
-    environment = find_server(name, settings)
+    environment = find_served_model(name, settings)
     take_down(environment.name, settings, grace=_find_stop_seconds(environment))
 
 
@@ -223,7 +223,7 @@ def follow_server_log(
     name: str, settings: Settings, *, follow: bool = False, tail: int | None = None
 ) -> Iterator[bytes]:
     """Yield the output of a served model of this machine; with ``follow`` until it is removed."""
-    environment = find_server(name, settings)
+    environment = find_served_model(name, settings)
     follower = LogFollower(environment.log_file(_SERVICE), tail=tail)
     while True:
         if data := follower.read():

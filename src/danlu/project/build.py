@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _BUILDERS = ("embedded", "buildkit", "kubernetes")
 
 
-def build(
+def build_project(
     project: Project, *, settings: Settings, options: BuildOptions, progress: Progress
 ) -> BuildReport:
     """Build the project's image, then tag, export and push it as ``options`` say.
@@ -135,7 +135,7 @@ def find_or_build(request: BuildRequest) -> Iterator[tuple[Store, BuildOutcome]]
         environment = project.environment(offline=options.offline, while_waiting=_import_builder)
         from danlu.project import build_image
 
-        with build_image.solve(request, environment, store) as outcome:
+        with build_image.build_environment(request, environment, store) as outcome:
             yield store, outcome
 
 

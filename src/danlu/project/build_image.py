@@ -73,7 +73,9 @@ def make_lock_request(request: BuildRequest, environment: Environment) -> LockRe
 
 
 @contextmanager
-def solve(request: BuildRequest, environment: Environment, store: Store) -> Iterator[BuildOutcome]:
+def build_environment(
+    request: BuildRequest, environment: Environment, store: Store
+) -> Iterator[BuildOutcome]:
     """Yield the image of an environment: lock what is not locked, run what has no record.
 
     Nothing is collected from ``store`` until the block ends.
@@ -264,7 +266,7 @@ async def _lock_and_solve(
             updating.close()
             plan = make_build_plan(request, lock_request)
             plan = _prepare_plan(plan, request, lock_request.section, store, running)
-        image, vertices = await embedded.build(
+        image, vertices = await embedded.build_graph(
             plan.graph,
             plan.request,
             store=store,

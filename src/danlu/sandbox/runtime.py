@@ -21,6 +21,9 @@ _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _EXEC_ERROR = re.compile(r"exec:? \"?|executable file|open executable|find executable", re.I)
 #: Of runc, and of crun.
 _DIRECTORY_ERROR = re.compile(r"chdir (?:to cwd \(|`)\"?(.+?)[\"`'].*?: (.+)")
+#: Of runc (`verifyCwd`).
+_DIRECTORY_GONE_ERROR = re.compile(r"current working directory is outside of container")
+DIRECTORY_GONE = "its directory was removed or replaced after the start of the container"
 _NOT_FOUND_ERROR = re.compile(r"executable file .*not found|no such file or directory", re.I)
 _NOT_EXECUTABLE_ERROR = re.compile(r"permission denied|exec format error|is a directory", re.I)
 
@@ -174,6 +177,8 @@ def interpret_exit(code: int, log: Path, program: str) -> tuple[int, str]:
     directory = _DIRECTORY_ERROR.search(reason)
     if directory:
         return FAILED_TO_START, f"cannot change to directory {directory[1]}: {directory[2]}"
+    if _DIRECTORY_GONE_ERROR.search(reason):
+        return FAILED_TO_START, DIRECTORY_GONE
     is_exec_error = _EXEC_ERROR.search(reason)
     if is_exec_error and _NOT_FOUND_ERROR.search(reason):
         return _NOT_FOUND, f"{program}: not found"

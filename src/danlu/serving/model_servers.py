@@ -76,7 +76,7 @@ def choose_server(text: str) -> ModelServer:
     return COMMAND
 
 
-def find_server(name: str) -> ModelServer:
+def find_model_server(name: str) -> ModelServer:
     """Return the server with the name in an image's label; danlu's if it is unknown."""
     return COMMAND if name == COMMAND.name else MODEL_SERVERS.get(name, DANLU)
 

@@ -83,6 +83,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
         objects: Further documents of the manifest's file.
         framework_reason: Why this framework was chosen, if the user did not.
         ignored_objects: Documents of the file that have no meaning here (``Service/name``).
+        document: The manifest of the job, empty for a program.
     """
 
     job: Job
@@ -91,6 +92,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     objects: Mapping[str, Mapping[str, Any]] = {}
     framework_reason: str = ""
     ignored_objects: tuple[str, ...] = ()
+    document: Mapping[str, Any] = {}
 
 
 def plan_job(options: TrainOptions, *, settings: Settings) -> PlannedJob:
@@ -293,7 +295,12 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
     chosen = options.env or options.image or options.host_python
     target = choose_target(options, settings) if chosen else None
     return PlannedJob(
-        job, framework.name, target, documents.objects, ignored_objects=documents.others
+        job,
+        framework.name,
+        target,
+        documents.objects,
+        ignored_objects=documents.others,
+        document=document,
     )
 
 

@@ -155,16 +155,30 @@ def invalid_job_error(
     ``kind`` is what the document is called.
     """
     count = "an error" if len(findings) == 1 else f"{len(findings)} errors"
+    return findings_error(document, findings, kind, f"has {count}")
+
+
+def findings_error(
+    document: Mapping[str, Any], findings: Sequence[FieldError], kind: str, problem: str
+) -> ManifestError:
+    """Return the error that a document has a ``problem`` (``has 2 errors``): its ``findings``."""
     if not isinstance(document, ManifestDocument):
-        return ManifestError(f"this {kind} has {count}", findings=findings)
+        return ManifestError(f"this {kind} {problem}", findings=findings)
     span = document.places.span(findings[0].path)
     return ManifestError(
-        f"the {kind} in {span.file} has {count}",
+        f"the {kind} in {span.file} {problem}",
         findings=findings,
         lines=[document.places.span(finding.path).line for finding in findings],
         span=span,
         source_line=document.places.line(span.line),
     )
+
+
+def describe_findings(
+    document: Mapping[str, Any], findings: Sequence[FieldError]
+) -> tuple[str, ...]:
+    """Return a line of text for each finding, as in the error that has them."""
+    return () if not findings else findings_error(document, findings, "", "").details
 
 
 def _format_finding(line: str, finding: FieldError) -> str:

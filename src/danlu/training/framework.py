@@ -239,6 +239,12 @@ class Framework(ABC):
     services: ClassVar[bool] = True
     """Whether each replica gets a Service on a cluster."""
 
+    node_types: ClassVar[tuple[ReplicaType, ...]] = ()
+    """The types that can be nodes of a TrainJob, all of them alike, in the order of their ranks."""
+
+    ml_policy: ClassVar[str] = ""
+    """The policy of Kubeflow Trainer's runtimes by which nodes find one another, if it has one."""
+
     files_directory: ClassVar[str] = "/etc/danlu"
     """The directory of :meth:`files` in containers."""
 

@@ -97,7 +97,7 @@ def list_unsolved(graph: Graph, store: Store, *, fresh: bool = False) -> tuple[V
     return tuple(unsolved)
 
 
-async def build(
+async def build_graph(
     graph: Graph,
     request: SolveRequest,
     *,
@@ -113,11 +113,11 @@ async def build(
 
     The caller holds a lease.
 
-    The other arguments are as in :func:`solve`. The process must be root of its namespaces
+    The other arguments are as in :func:`solve_graph`. The process must be root of its namespaces
     (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises;
     vertices that were finished stay cached.
     """
-    result, reports = await solve(
+    result, reports = await solve_graph(
         graph,
         request,
         store=store,
@@ -137,7 +137,7 @@ async def build(
     return image, reports
 
 
-async def solve(
+async def solve_graph(
     graph: Graph,
     request: SolveRequest,
     *,
@@ -288,7 +288,7 @@ async def run_in_system(
 
     platform = parse_platform(lock.platform)
     require_emulation(platform, "building a source distribution")
-    system, _ = await solve(
+    system, _ = await solve_graph(
         assemble_system(environment, lock, platform, tools),
         request.with_sources(environment),
         store=store,

@@ -74,7 +74,7 @@ def run_job(
     run.terminal.info(f"job {submission.job.name}")
     try:
         result = anyio.run(
-            partial(run_in_foreground, backend, submission, renderer, terminal=run.terminal)
+            partial(run_job_in_foreground, backend, submission, renderer, terminal=run.terminal)
         )
     finally:
         renderer.stop()
@@ -118,7 +118,7 @@ def stop_signals() -> list[signal.Signals]:
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
-async def run_in_foreground(
+async def run_job_in_foreground(
     backend: JobBackend, submission: Submission, renderer: JobRenderer, *, terminal: Terminal
 ) -> FollowResult:
     """Submit a job and follow it until it ends; Ctrl-C stops it, a second Ctrl-C kills it."""

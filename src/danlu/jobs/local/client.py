@@ -304,6 +304,10 @@ class LocalJobs:
                 replicas.append(ReplicaId(types[type], int(index)))
         return sorted(replicas)
 
+    async def submission(self, name: str) -> Submission:
+        """Return what was submitted."""
+        return self._find_directory(name).read_submission()
+
     async def events(self, name: str) -> tuple[EventRecord, ...]:
         """Return the events of a job, in order."""
         return self._find_directory(name).read_events()

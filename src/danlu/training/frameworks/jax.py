@@ -26,6 +26,8 @@ class JaxFramework(Framework):
     driver_types = (WORKER,)
     required_types = (WORKER,)
     scaled_type = WORKER
+    node_types = (WORKER,)
+    ml_policy = "jax"
     messages = {WORKER: QUALIFIED_MESSAGES}
     container = "jax"
     port_name = "jaxjob-port"

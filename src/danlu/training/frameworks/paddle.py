@@ -39,6 +39,7 @@ class PaddleFramework(Framework):
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
     scaled_type = WORKER
+    node_types = (WORKER,)
     messages = {WORKER: QUALIFIED_MESSAGES}
     restart_policy = RestartPolicy.ON_FAILURE
     container = "paddle"

@@ -80,6 +80,8 @@ class PyTorchFramework(Framework):
     replica_types = (MASTER, WORKER)
     driver_types = (MASTER, WORKER)
     scaled_type = WORKER
+    node_types = (MASTER, WORKER)
+    ml_policy = "torch"
     messages = {WORKER: QUALIFIED_MESSAGES}
     singleton_types = (MASTER,)
     restart_policy = RestartPolicy.ON_FAILURE

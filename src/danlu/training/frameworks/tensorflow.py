@@ -54,6 +54,7 @@ class TensorFlowFramework(Framework):
     messages = dict.fromkeys(replica_types, MESSAGES)
     driver_types = (CHIEF, MASTER, WORKER)
     singleton_types = (CHIEF, MASTER)
+    node_types = (CHIEF, MASTER, WORKER)
     idle_types = (PS,)
     server_types = (PS,)
     container = "tensorflow"

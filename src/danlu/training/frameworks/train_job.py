@@ -31,7 +31,8 @@ class TrainJobFramework(Framework):
     """Nodes that run one program, after initializers.
 
     ``job.options`` are ``policy`` (``torch``, ``jax``, ``xgboost`` or empty), ``processes`` (of a
-    node; ``auto`` lets torchrun count the GPUs), ``hasTrainer`` and JobSet's ``successPolicy``.
+    node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
+    if the runtime has one, ``podGroupPolicy``.
     """
 
     name = "trainjob"
@@ -40,6 +41,7 @@ class TrainJobFramework(Framework):
     api_version = "trainer.kubeflow.org/v1alpha1"
     replicas_field = "replicatedJobs"
     replica_types = (*INITIALIZERS, NODE)
+    node_types = (NODE,)
     driver_types = (NODE,)
     default_type = NODE
     required_types = (NODE,)
@@ -132,6 +134,8 @@ class MLPolicy:
         count_processes: Returns the number of processes of a node from ``numProcPerNode``, its
             GPUs and its CPUs.
         takes_processes: Whether ``numProcPerNode`` counts.
+        launchers: Programs and modules that read the variables and start the processes.
+        launched: The variables that these set for the processes.
         image: Of the nodes of the runtime that Kubeflow Trainer installs for this policy
             (``manifests/base/runtimes``).
     """
@@ -140,6 +144,8 @@ class MLPolicy:
     reserved: tuple[str, ...] = ()
     count_processes: Callable[[int | None, int, int], int | str] = lambda given, gpus, cpus: 1
     takes_processes: bool = False
+    launchers: tuple[str, ...] = ()
+    launched: tuple[str, ...] = ()
     image: str
 
 
@@ -152,6 +158,8 @@ POLICIES: Mapping[str, MLPolicy] = {
         ),
         count_processes=_count_torch_processes,
         takes_processes=True,
+        launchers=("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+        launched=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
         image="pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
     ),
     "jax": MLPolicy(build_env=_jax_env, image="nvcr.io/nvidia/jax:25.10-py3"),

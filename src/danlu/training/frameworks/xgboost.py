@@ -27,6 +27,8 @@ class XGBoostFramework(Framework):
     driver_types = (MASTER,)
     required_types = (MASTER,)
     singleton_types = (MASTER,)
+    node_types = (MASTER, WORKER)
+    ml_policy = "xgboost"
     container = "xgboost"
     port_name = "xgboostjob-port"
     port = 9999

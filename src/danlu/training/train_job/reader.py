@@ -25,6 +25,8 @@ from danlu.training.frameworks.train_job import (
     MLPolicy,
     find_policy,
 )
+from danlu.training.manifest import drop_empty
+from danlu.training.pod_template import find_main_container
 from danlu.training.train_job.patches import merge_lists, merge_patch
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
 from danlu.training.train_job.schema import (
@@ -276,6 +278,7 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         if job["name"] == name
     }
     policy, restarts = _name_policy(runtime), _max_restarts(template)
+    trainer = spec.get("trainer") or {}
     manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
     return Job(
@@ -297,9 +300,12 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         job_restart_policy=JobRestartPolicy(restarts) if restarts else None,
         options={
             "policy": policy,
-            "processes": _count_processes(find_policy(policy), spec.get("trainer") or {}, nodes),
+            "processes": count_processes(
+                find_policy(policy), trainer.get("numProcPerNode"), _node_resources(trainer, nodes)
+            ),
             "hasTrainer": spec.get("trainer") is not None,
             "successPolicy": template.get("successPolicy") or {},
+            **drop_empty({"podGroupPolicy": runtime.get("podGroupPolicy")}),
         },
     )
 
@@ -375,19 +381,22 @@ def _join_fields(container: Mapping[str, Any], fields: Mapping[str, Any]) -> dic
     return joined
 
 
-def _count_processes(
-    policy: MLPolicy, trainer: Mapping[str, Any], nodes: Mapping[str, Any] | None
+def _node_resources(trainer: Mapping[str, Any], nodes: Mapping[str, Any] | None) -> Any:
+    """Return the resources of the TrainJob, else those of its runtime's nodes."""
+    if trainer.get("resourcesPerNode") is not None or nodes is None:
+        return trainer.get("resourcesPerNode")
+    pod = nodes["template"]["spec"]["template"]
+    return find_main_container(pod, FRAMEWORK.container).get("resources")
+
+
+def count_processes(
+    policy: MLPolicy, given: int | None, resources: Mapping[str, Any] | None
 ) -> str | int:
-    """Return the processes of a node, by its own resources if the TrainJob gives none."""
-    resources = trainer.get("resourcesPerNode")
-    if resources is None and nodes is not None:
-        containers = nodes["template"]["spec"]["template"]["spec"]["containers"]
-        found = (item for item in containers if item["name"] == FRAMEWORK.container)
-        resources = next(found, dict[str, Any]()).get("resources")
+    """Return the processes of a node with these resources; ``given`` is ``numProcPerNode``."""
     requests, limits = ((resources or {}).get(field) or {} for field in ("requests", "limits"))
     gpus = _count_gpus(requests) or _count_gpus(limits)
     cpus = _round_up(requests.get("cpu", 0)) or _round_up(limits.get("cpu", 0))
-    return policy.count_processes(trainer.get("numProcPerNode"), gpus, cpus)
+    return policy.count_processes(given, gpus, cpus)
 
 
 def _count_gpus(resources: Mapping[str, Any]) -> int:

@@ -21,6 +21,11 @@ _PLAIN = "plain"
 RUNTIME_NAMES = tuple(f"{name}{_SUFFIX}" for name in (*POLICIES, _PLAIN))
 
 
+def name_bundled_runtime(policy: str) -> str:
+    """Return the name of the runtime with a policy; an empty name means none."""
+    return f"{policy or _PLAIN}{_SUFFIX}"
+
+
 def bundled_runtime(name: str) -> Mapping[str, Any] | None:
     """Return the ClusterTrainingRuntime called ``name``, None if danlu has none."""
     if name not in RUNTIME_NAMES:

@@ -36,6 +36,7 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         },
         "spec": {
             "mlPolicy": {"numNodes": job.replica_count(NODE), **({policy: {}} if policy else {})},
+            **drop_empty({"podGroupPolicy": job.options.get("podGroupPolicy")}),
             "template": {"spec": drop_empty(template)},
         },
     }

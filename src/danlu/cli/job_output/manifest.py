@@ -1,0 +1,32 @@
+"""Print the manifest of a planned job, also as another kind."""
+
+from __future__ import annotations
+
+from danlu.cli.error_rendering import print_warning
+from danlu.cli.session import Session
+from danlu.errors import DifferenceFound
+from danlu.submission.kind_conversion import convert_planned_job
+from danlu.submission.options import TrainOptions
+from danlu.submission.plan import PlannedJob, describe_missing_parts, format_manifest
+
+
+def print_manifest(
+    run: Session, planned: PlannedJob, options: TrainOptions, *, kind: str, form: str
+) -> None:
+    """Print the manifest as ``kind``, or unchanged if that is empty, and warn of what it lacks.
+
+    Raises :class:`DifferenceFound` if the kind cannot express something, and
+    :class:`~danlu.errors.UsageError` if it would be another job.
+    """
+    lost: tuple[str, ...] = ()
+    if kind:
+        planned, lost = convert_planned_job(planned, kind)
+    missing = describe_missing_parts(planned, options)
+    for text in (*lost, *missing):
+        print_warning(text, run.terminal)
+    run.terminal.write_stdout(format_manifest(planned, form, (*lost, *missing)).rstrip("\n"))
+    if lost:
+        raise DifferenceFound(
+            f"the {planned.job.kind} does not do everything that the original does",
+            hint="the warnings, which are also comments of the YAML, say what is missing",
+        )

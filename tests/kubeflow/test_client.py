@@ -16,6 +16,7 @@ from danlu.util.paths import Paths
 from tests.fakes.wheels import make_wheel
 from tests.jobs.containers import engine_rig
 from tests.serving.servers import install_packages
+from tests.test_repository import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -191,3 +192,22 @@ def test_a_function_runs_in_an_environment(real_home: Path, sdk: Path, tmp_path:
     assert account.run("environment.py", client=client)[-1].startswith("/workspace /")
     for rank in (0, 1):
         assert (account.project / f"out-{rank}").read_text() == "of the project"
+
+
+#: The SDK's tests of what reads the objects of a cluster, which danlu's backend inherits.
+INHERITED = (
+    *("list_runtimes", "get_runtime", "list_jobs", "get_job", "wait_for_job_status"),
+    *("delete_job", "get_job_events"),
+)
+
+
+def test_the_sdks_own_tests_pass_with_the_local_backend(account: Account, sdk: Path) -> None:
+    file = sdk / "kubeflow/trainer/backends/kubernetes/backend_test.py"
+    tests = [f"{file}::test_{name}" for name in INHERITED]
+    account.variables["PYTHONPATH"] += f":{ROOT}"
+    options = ["-c", os.devnull, "--rootdir", str(account.project), "-p", "no:cacheprovider"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-p", f"{__package__}.sdk_tests_plugin", *tests],
+        cwd=account.project, env=account.variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr

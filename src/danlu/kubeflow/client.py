@@ -20,7 +20,7 @@ from kubeflow.trainer.constants import constants
 from kubeflow.trainer.types import types
 
 from danlu.engine.settings import load_settings
-from danlu.jobs.report import decode_log_line
+from danlu.jobs.report import ProgressBarFilter, decode_log_line
 from danlu.jobs.types import LogLine
 from danlu.kubeflow.local_api import NAMESPACE, LocalApi
 from danlu.sources.pypi.indexes import IndexSettings
@@ -116,9 +116,9 @@ class LocalBackend(KubernetesBackend):
         all nodes share it.
         """
         last_line = runtime.trainer.command[-1].rstrip().rpartition("\n")[2]
-        entry_point = last_line.removesuffix(_FUNCTION_FILE).strip()
-        if last_line == entry_point:  # a command of the user's own
+        if not last_line.endswith(_FUNCTION_FILE):  # the user replaced the command
             return runtime, trainer
+        entry_point = last_line.removesuffix(_FUNCTION_FILE).strip()
         if trainer.packages_to_install and self._api.options.env:
             raise ValueError(
                 "packages_to_install cannot be combined with env: list the packages in"
@@ -159,9 +159,10 @@ class LocalBackend(KubernetesBackend):
         """Yield the lines of a step; with ``follow``, until the job is finished."""
         self.get_job(name)  # raises the SDK's error if there is none
         with start_blocking_portal() as portal:
-            lines = self._api.read_logs(name, step, follow=follow)
+            lines, bars = self._api.read_logs(name, step, follow=follow), ProgressBarFilter()
             while (line := portal.call(_read_next, lines)) is not None:
-                yield decode_log_line(line)
+                yield from map(decode_log_line, bars.feed(line))
+            yield from map(decode_log_line, bars.flush())
 
 
 async def _read_next(lines: AsyncIterator[LogLine]) -> LogLine | None:

@@ -13,6 +13,9 @@ def fit():
     import fresh
     from kubeflow.trainer import update_trainjob_status
 
+    for step in range(1000):
+        print(f"step {step}", end="\r", flush=True)
+    print()
     print(fresh.TEXT, "/sent/packages/" in fresh.__file__)
     print(subprocess.run(["fresh"], capture_output=True, text=True).stdout.strip())
     assert update_trainjob_status(progress_percent=70, metrics={"loss": 0.25})
@@ -29,7 +32,11 @@ trainer = CustomTrainer(
 marks = [Labels({"team": "vision"}), Annotations({"note": "first"})]
 client.train("plain-distributed", trainer=trainer, options=[Name("fresh"), *marks])
 client.wait_for_job_status("fresh", polling_interval=1)
-print(*client.get_job_logs("fresh"), *client.get_job_logs("fresh", step="node-1"), sep="\n")
+for node in ("node-0", "node-1"):
+    bar, *lines = client.get_job_logs("fresh", step=node)
+    print(*lines[-2:], sep="\n")
+    assert bar.startswith("step "), bar
+    assert len(lines) < 50
 
 trainer.packages_to_install, trainer.pip_index_urls = ["no-such-package"], [index]
 try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from danlu.training.framework import FieldError
-from danlu.training.frameworks.train_job import POLICIES, UNSUPPORTED_POLICIES
+from danlu.training.frameworks.train_job import MPI, POLICIES, UNSUPPORTED_POLICIES
 from danlu.training.manifest_schema import (
     CONTAINER,
     INT64,
@@ -152,6 +152,14 @@ _ML_POLICY: dict[str, FieldCheck] = {
             {"envInjection": _refuse_value("variables are set in the container 'node' only")},
             elsewhere={"numProcPerNode": _NO_PROCESSES},
         ),
+    ),
+    MPI: record_check(
+        {
+            "numProcPerNode": integer_check(1),
+            "mpiImplementation": choice_check(("OpenMPI", "")),
+            "sshAuthMountPath": check_text,
+            "runLauncherAsNode": check_boolean,
+        }
     ),
     **dict.fromkeys(UNSUPPORTED_POLICIES, any_value),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from danlu.training.frameworks.train_job import INITIALIZERS, NODE, find_policy
+from danlu.training.frameworks.train_job import INITIALIZERS, LAUNCHER, MPI, NODE, find_policy
 from danlu.training.manifest import drop_empty
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
 from danlu.training.train_job.schema import API_VERSION, MANAGERS
@@ -17,9 +17,13 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     manager = job.run_policy.managed_by
     policy, processes = job.options["policy"], job.options["processes"]
     restarts = job.job_restart_policy
+    trained = LAUNCHER if policy == MPI else NODE
+    rules = {"runLauncherAsNode": job.options.get("runLauncherAsNode")}
+    if policy == MPI:
+        rules["numProcPerNode"] = processes
     template = {
         "replicatedJobs": [
-            _replicated_job(type, spec, job.run_policy.backoff_limit)
+            _replicated_job(type, spec, job.run_policy.backoff_limit, trained)
             for type, spec in job.replicas.items()
         ],
         "successPolicy": job.options["successPolicy"],
@@ -35,7 +39,10 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
             "labels": {FRAMEWORK_LABEL: policy or "plain"},
         },
         "spec": {
-            "mlPolicy": {"numNodes": job.replica_count(NODE), **({policy: {}} if policy else {})},
+            "mlPolicy": {
+                "numNodes": job.replica_count(trained),
+                **({policy: drop_empty(rules)} if policy else {}),
+            },
             **drop_empty({"podGroupPolicy": job.options.get("podGroupPolicy")}),
             "template": {"spec": drop_empty(template)},
         },
@@ -66,15 +73,15 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
 
 
 def _replicated_job(
-    type: ReplicaType, spec: ReplicaSpec, backoff_limit: int | None
+    type: ReplicaType, spec: ReplicaSpec, backoff_limit: int | None, trained: ReplicaType
 ) -> dict[str, Any]:
-    step = type if type in INITIALIZERS else "trainer"
+    step = {trained: "trainer"}.get(type) or (str(type) if type in INITIALIZERS else None)
     inner = {
-        "parallelism": spec.replicas if spec.replicas != 1 and type != NODE else None,
+        "parallelism": spec.replicas if spec.replicas != 1 and type != trained else None,
         "backoffLimit": backoff_limit,
         "template": spec.template,
     }
-    metadata = {"labels": {ANCESTOR_LABEL: str(step)}}
-    template = {"metadata": metadata, "spec": drop_empty(inner)}
+    metadata = {"metadata": {"labels": {ANCESTOR_LABEL: step}}} if step else {}
+    template = {**metadata, "spec": drop_empty(inner)}
     depends_on = [{"name": str(each.type), "status": each.status} for each in spec.depends_on]
     return {"name": str(type), **drop_empty({"dependsOn": depends_on}), "template": template}

@@ -95,6 +95,7 @@ async def test_scaling_changes_the_number_of_replicas(site: JobNamespace) -> Non
         await site.jobs.scale("job", replicas={"ps": 1})
 
 
+@pytest.mark.usefixtures("garbage_collector")
 async def test_removing_a_finished_job_frees_its_name(site: JobNamespace) -> None:
     site.behave(PodScript(run=0.05))
     await site.jobs.submit(job())
@@ -112,6 +113,7 @@ async def test_a_running_job_is_not_removed(site: JobNamespace) -> None:
         await site.jobs.remove("job")
 
 
+@pytest.mark.usefixtures("garbage_collector")
 async def test_owned_objects_are_deleted_with_the_job(site: JobNamespace, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x")
     code = {"train.py": tmp_path / "train.py"}

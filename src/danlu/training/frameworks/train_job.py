@@ -32,7 +32,8 @@ class TrainJobFramework(Framework):
 
     ``job.options`` are ``policy`` (``torch``, ``jax``, ``xgboost`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has one, ``podGroupPolicy``.
+    if the runtime has them, ``podGroupPolicy`` and ``envInjection`` (the names of containers by
+    replicated job).
     """
 
     name = "trainjob"
@@ -58,6 +59,17 @@ class TrainJobFramework(Framework):
         if replica.type != NODE or not job.options["hasTrainer"]:
             return ()
         return find_policy(job.options["policy"]).build_env(job, replica, topology)
+
+    def build_container_env(
+        self, job: Job, replica: ReplicaId, topology: Topology
+    ) -> Mapping[str, Sequence[EnvVar]]:
+        """Return the policy's variables for the containers of ``envInjection``.
+
+        They get them without ``spec.trainer``, too, and have the index in their own job as rank.
+        """
+        names = job.options.get("envInjection", {}).get(replica.type, ())
+        variables = find_policy(job.options["policy"]).build_env(job, replica, topology)
+        return dict.fromkeys(names, variables)
 
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name that JobSet gives the replica's pod, without its random end."""
@@ -162,7 +174,12 @@ POLICIES: Mapping[str, MLPolicy] = {
         launched=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
         image="pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
     ),
-    "jax": MLPolicy(build_env=_jax_env, image="nvcr.io/nvidia/jax:25.10-py3"),
+    "jax": MLPolicy(
+        build_env=_jax_env,
+        # Trainer lets spec.trainer.env override them, so that all nodes had the same process ID.
+        reserved=("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+        image="nvcr.io/nvidia/jax:25.10-py3",
+    ),
     "xgboost": MLPolicy(
         build_env=_xgboost_env,
         reserved=("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),

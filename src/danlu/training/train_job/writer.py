@@ -26,6 +26,11 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
         "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
     }
+    targets = [
+        {"jobName": name, "containerNames": containers}
+        for name, containers in job.options.get("envInjection", {}).items()
+    ]
+    injection = drop_empty({"targets": targets})
     runtime = {
         "apiVersion": API_VERSION,
         "kind": "TrainingRuntime",
@@ -35,7 +40,10 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
             "labels": {FRAMEWORK_LABEL: policy or "plain"},
         },
         "spec": {
-            "mlPolicy": {"numNodes": job.replica_count(NODE), **({policy: {}} if policy else {})},
+            "mlPolicy": {
+                "numNodes": job.replica_count(NODE),
+                **({policy: drop_empty({"envInjection": injection})} if policy else {}),
+            },
             **drop_empty({"podGroupPolicy": job.options.get("podGroupPolicy")}),
             "template": {"spec": drop_empty(template)},
         },

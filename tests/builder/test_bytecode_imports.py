@@ -291,7 +291,7 @@ def make_step(kind: str, *, opaque: bool = False) -> Step:
     return Step(kind, "alpha", 2, WHEEL_TIME, opaque)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @example([1, 1, 1], [make_step("install")], [], {0})
 @example([1, 1, 1], [make_step("uninstall")], [], {0})
 @example([1, 1, 1], [make_step("remove directory", opaque=True)], [], {1})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from danlu.builder.embedded.build import build_graph, find_image
+from danlu.builder.embedded.build import commit_image, find_image, solve_graph
 from danlu.builder.embedded.context import SolveRequest
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry, Files, Platform
@@ -24,7 +24,7 @@ def request_built(builder: WheelBuilder) -> SolveRequest:
     request = SolveRequest(builder.project, metadata={"file": "build.py"})
 
     async def work() -> None:
-        await build_graph(
+        result, reports = await solve_graph(
             GRAPH,
             request,
             store=builder.store,
@@ -32,6 +32,7 @@ def request_built(builder: WheelBuilder) -> SolveRequest:
             config=builder.config,
             progress=lambda event: None,
         )
+        commit_image(GRAPH, request, result, reports, builder.store)
 
     anyio.run(work)
     return request

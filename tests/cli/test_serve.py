@@ -83,63 +83,63 @@ def publish(registry: FakeRegistry, name: str, **labels: str) -> str:
 
 
 def test_a_model_is_served_listed_updated_and_removed(
-    program: Cli, cluster: FakeKubernetes, registry: FakeRegistry
+    cli: Cli, cluster: FakeKubernetes, registry: FakeRegistry
 ) -> None:
     digest = publish(registry, "team/digits:1")
     image = f"{registry.host}/team/digits"
-    result = program("serve", f"{image}:1", *ON, "--replicas", "2")
+    result = cli("serve", f"{image}:1", *ON, "--replicas", "2")
     assert (result.code, result.out) == (0, "http://digits.default.svc\n"), result.err
     assert f"starting digits: {image}@{digest}" in result.err
     assert "digits is ready: 2 of 2 replicas" in result.err
-    (row,) = json.loads(program("serve", "ls", "--format", "json", *ON).out)
+    (row,) = json.loads(cli("serve", "ls", "--format", "json", *ON).out)
     assert (row["image"], row["state"], row["ready"]) == (f"{image}:1", "Ready", 2)
-    assert "Ready" in program("serve", "ls", *ON).out
+    assert "Ready" in cli("serve", "ls", *ON).out
 
     other = publish(registry, "team/digits:2")
     assert other != digest
-    result = program("serve", f"{image}:2", *ON)
+    result = cli("serve", f"{image}:2", *ON)
     assert f"updating digits: {image}@{other}" in result.err
-    status = program("serve", "status", "digits", *ON).out
+    status = cli("serve", "status", "digits", *ON).out
     assert f"{image}:2" in status
     assert status.count("latest") == 1
-    lines = program("serve", "logs", "digits", "--tail", "5", *ON).out
+    lines = cli("serve", "logs", "digits", "--tail", "5", *ON).out
     assert lines.endswith("│ listening\n")
 
-    assert program("serve", "rm", "digits", *ON).code == 0
-    assert program("serve", "ls", "-q", *ON).out == ""
-    assert "no served model digits" in program("serve", "status", "digits", *ON).err
+    assert cli("serve", "rm", "digits", *ON).code == 0
+    assert cli("serve", "ls", "-q", *ON).out == ""
+    assert "no served model digits" in cli("serve", "status", "digits", *ON).err
 
 
 def test_an_image_that_the_registry_lacks_is_one_message(
-    program: Cli, cluster: FakeKubernetes, registry: FakeRegistry
+    cli: Cli, cluster: FakeKubernetes, registry: FakeRegistry
 ) -> None:
-    result = program("serve", f"{registry.host}/team/digits:9", *ON)
+    result = cli("serve", f"{registry.host}/team/digits:9", *ON)
     assert result.code == 3
     assert result.err.startswith(f"error: cannot serve {registry.host}/team/digits:9: ")
     assert result.err.count("error:") == 1
-    result = program("serve", "digits:1", *ON)
+    result = cli("serve", "digits:1", *ON)
     assert (result.code, "not found in the local store" in result.err) == (2, True)
-    assert program("serve", "ls", "-q", *ON).out == ""
+    assert cli("serve", "ls", "-q", *ON).out == ""
 
 
 def test_probes_are_those_of_the_server_of_the_image(
-    program: Cli, cluster: FakeKubernetes, registry: FakeRegistry
+    cli: Cli, cluster: FakeKubernetes, registry: FakeRegistry
 ) -> None:
     publish(registry, "team/digits:1", **{layout.SERVER_LABEL: "bentoml"})
     image = f"{registry.host}/team/digits:1"
-    deployment, _ = yaml.safe_load_all(program("serve", image, "--dry-run", *ON).out)
+    deployment, _ = yaml.safe_load_all(cli("serve", image, "--dry-run", *ON).out)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_manifests_are_printed_and_nothing_is_created(
-    program: Cli, cluster: FakeKubernetes, registry: FakeRegistry, form: str
+    cli: Cli, cluster: FakeKubernetes, registry: FakeRegistry, form: str
 ) -> None:
     publish(registry, "team/digits:1")
     image = f"{registry.host}/team/digits:1"
     arguments = ("serve", image, "--dry-run", "-o", form, "--replicas", "1-3", *ON)
-    output = program(*arguments).out
+    output = cli(*arguments).out
     documents = list(yaml.safe_load_all(output)) if form == "yaml" else json.loads(output)["items"]
     assert [document["kind"] for document in documents] == [
         *("Deployment", "Service", "HorizontalPodAutoscaler")
@@ -147,12 +147,12 @@ def test_manifests_are_printed_and_nothing_is_created(
     (container,) = documents[0]["spec"]["template"]["spec"]["containers"]
     # The autoscaler compares with what is requested.
     assert container["resources"]["requests"] == {"cpu": "1000m"}
-    assert program("serve", "ls", "-q", *ON).out == ""
-    kserve = program(*arguments, "--kserve").out
+    assert cli("serve", "ls", "-q", *ON).out == ""
+    kserve = cli(*arguments, "--kserve").out
     assert "InferenceService" in kserve
 
 
-def test_options_that_do_not_apply_are_refused(program: Cli, cluster: FakeKubernetes) -> None:
+def test_options_that_do_not_apply_are_refused(cli: Cli, cluster: FakeKubernetes) -> None:
     for arguments, message in (
         (("digits:1", "--replicas", "2"), "--replicas needs --on kubernetes"),
         (("digits:1", "--port", "1", *ON), "--port cannot be used with --on kubernetes"),
@@ -164,7 +164,7 @@ def test_options_that_do_not_apply_are_refused(program: Cli, cluster: FakeKubern
         (("digits:1", "ls"), "unexpected extra argument (ls)"),
         (("rm",), "missing argument"),
     ):
-        result = program("serve", *arguments)
+        result = cli("serve", *arguments)
         assert (result.code, message in result.err) == (2, True), (arguments, result.err)
 
 

@@ -463,12 +463,12 @@ def test_random_dockerfiles_are_refused_or_become_valid_build_files(tmp_path: Pa
     chance = random.Random(4)
     (tmp_path / "r.txt").write_text("rich\n")
     valid = 0
-    for _ in range(150):
+    for _ in range(60):
         lines = [chance.choice(MORE_LINES + LINES) for _ in range(chance.randint(1, 9))]
         with suppress(UsageError):
             _, environment = convert(tmp_path, "\n".join(["ARG X=0", "FROM a", *lines]) + "\n")
             valid += environment.base.image.startswith(("a", "b"))
-    assert valid > 40
+    assert valid > 15
 
 
 MORE_LINES = r"""

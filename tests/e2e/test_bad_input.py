@@ -253,5 +253,6 @@ def test_the_build_file_of_a_bug_report_gets_no_credentials(
     digest = project("reproduce", "bundle.tar.gz").stdout.strip()
     look = ("--", "sh", "-c", "cat /seen; cat /etc/xdg/pip/pip.conf; true")
     assert "hunter2" not in project("run", "--image", digest, *look).stdout
-    project("build", "--no-cache")
+    project.write('run(["true", "(env; cat /etc/xdg/pip/pip.conf) >/seen 2>&1 || true"])')
+    project("build")  # another step, and not one of the cache
     assert "hunter2" in project("run", *look).stdout

@@ -27,6 +27,16 @@ STEPS = """\
     run(["python -c 'import torch; print(torch.arange(3))' > /out", "mkdir -p /a/b; touch /a/b/c"])
 """
 
+BENCHMARK = build_envd(BuildWorkload()) + STEPS
+SMALL = """\
+def build():
+    base(os="debian12")
+    install.apt_packages(["file"])
+    install.python_packages(name=["markupsafe", "six"])
+    io.copy("data", "/data")
+    run(["python -c 'import markupsafe; print(markupsafe)' > /out", "mkdir -p /a/b; touch /a/b/c"])
+"""
+
 PYTHONS = (sys.executable, "/usr/bin/python3")
 
 Identity = tuple[object, list[object]]
@@ -61,12 +71,12 @@ def reference(homes: Path, tmp_path_factory: pytest.TempPathFactory) -> Referenc
     return ReferenceBuild(project, home, build(project, home, environ={"TZ": "UTC"}))
 
 
-def make_project(directory: Path, lock: Path | None = None) -> None:
+def make_project(directory: Path, lock: Path | None = None, text: str = BENCHMARK) -> None:
     (directory / "data/sub").mkdir(parents=True)
     (directory / "data/a.txt").write_text("a")
     (directory / "data/sub/tool").write_text("#!/bin/sh\n")
     (directory / "data/sub/tool").chmod(0o755)
-    (directory / "build.envd").write_text(build_envd(BuildWorkload()) + STEPS)
+    (directory / "build.envd").write_text(text)
     if lock is not None:
         shutil.copyfile(lock / "danlu.lock", directory / "danlu.lock")
 
@@ -160,8 +170,22 @@ def test_another_clock(reference: ReferenceBuild, homes: Path, tmp_path: Path) -
     assert identity == reference.identity
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to build as somebody else too")
+@pytest.mark.slow
+@pytest.mark.needs("root")
 def test_an_ordinary_user(reference: ReferenceBuild) -> None:
+    assert build_as_ordinary_user(reference.project, BENCHMARK) == reference.identity
+
+
+@pytest.mark.needs("root")
+def test_an_ordinary_user_builds_a_small_image(real_home: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    make_project(project, text=SMALL)
+    identity = build(project, real_home, environ={})
+    assert build_as_ordinary_user(project, SMALL) == identity
+
+
+def build_as_ordinary_user(project: Path, text: str) -> Identity:
+    """Return what an account with an empty home builds from the lock of ``project``."""
     user = "danlu-reproducible"
     try:
         account = pwd.getpwnam(user)
@@ -177,16 +201,13 @@ def test_an_ordinary_user(reference: ReferenceBuild) -> None:
     )
     if python is None:
         pytest.skip("no Python here that others may run can import danlu")
-    make_project(other, reference.project)
+    make_project(other, project, text)
     subprocess.run(["chown", "-R", f"{user}:", str(other)], check=True)
     try:
-        identity = build(
-            other, home, *become, options=("--frozen",), environ=environ, python=python
-        )
+        return build(other, home, *become, options=("--frozen",), environ=environ, python=python)
     finally:
         shutil.rmtree(other, ignore_errors=True)
         shutil.rmtree(home, ignore_errors=True)
-    assert identity == reference.identity
 
 
 #: Two environments with one lock: conda's Python, and another than the distribution's.

@@ -12,13 +12,24 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "add-an-engine"
 
 
-@pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.needs("busybox", "unshare")]
+SAMPLE = "chroot and (streams_and_exit_codes or stop_keeps_files or down_removes)"
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.needs("busybox", "unshare")
 def test_engine_of_an_external_package_passes_the_tests_of_engines() -> None:
+    verify_example("-n", "2")
+
+
+def test_engine_of_an_external_package_passes_a_sample_of_the_tests_of_engines() -> None:
+    verify_example("-k", SAMPLE)
+
+
+def verify_example(*options: str) -> None:
     program = Path(sys.executable).with_name("danlu")
     result = subprocess.run(
-        [str(EXAMPLE / "verify"), "-n", "2"],
+        [str(EXAMPLE / "verify"), *options],
         env={**os.environ, "DANLU": str(program)},
         capture_output=True,
         text=True,

@@ -36,6 +36,16 @@ class LeaderCandidate:
             self.lost = True
 
 
+@pytest.fixture
+def first(virtual_time_client: Client) -> LeaderCandidate:
+    return LeaderCandidate(virtual_time_client, "first")
+
+
+@pytest.fixture
+def second(virtual_time_client: Client) -> LeaderCandidate:
+    return LeaderCandidate(virtual_time_client, "second")
+
+
 async def pass_time(clock: VirtualClock, seconds: float) -> None:
     """Second by second, with time for the requests of each."""
     for _ in range(int(seconds)):
@@ -49,12 +59,11 @@ async def lease(client: Client) -> dict[str, Any]:
 
 
 async def test_one_of_two_leads_and_gives_back_in_order(
-    virtual_time_client: Client, clock: VirtualClock
+    first: LeaderCandidate,
+    second: LeaderCandidate,
+    virtual_time_client: Client,
+    clock: VirtualClock,
 ) -> None:
-    first, second = (
-        LeaderCandidate(virtual_time_client, "first"),
-        LeaderCandidate(virtual_time_client, "second"),
-    )
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 1)
@@ -75,12 +84,8 @@ async def test_one_of_two_leads_and_gives_back_in_order(
 
 
 async def test_a_dead_leader_is_replaced_within_the_lease_duration(
-    virtual_time_client: Client, clock: VirtualClock
+    first: LeaderCandidate, second: LeaderCandidate, clock: VirtualClock
 ) -> None:
-    first, second = (
-        LeaderCandidate(virtual_time_client, "first"),
-        LeaderCandidate(virtual_time_client, "second"),
-    )
     async with anyio.create_task_group() as group:
         async with anyio.create_task_group() as dying:
             dying.start_soon(first.run)
@@ -96,9 +101,8 @@ async def test_a_dead_leader_is_replaced_within_the_lease_duration(
 
 
 async def test_a_leader_that_cannot_renew_stops_before_the_lease_expires(
-    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
+    first: LeaderCandidate, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 5)
@@ -112,9 +116,8 @@ async def test_a_leader_that_cannot_renew_stops_before_the_lease_expires(
 
 
 async def test_a_moment_without_the_server_costs_nothing(
-    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
+    first: LeaderCandidate, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 5)
@@ -126,9 +129,8 @@ async def test_a_moment_without_the_server_costs_nothing(
 
 
 async def test_renewing_is_one_request_each_two_seconds(
-    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
+    first: LeaderCandidate, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 101)
@@ -138,12 +140,8 @@ async def test_renewing_is_one_request_each_two_seconds(
 
 
 async def test_a_clock_that_jumps_changes_nothing(
-    virtual_time_client: Client, clock: VirtualClock
+    first: LeaderCandidate, second: LeaderCandidate, clock: VirtualClock
 ) -> None:
-    first, second = (
-        LeaderCandidate(virtual_time_client, "first"),
-        LeaderCandidate(virtual_time_client, "second"),
-    )
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 3)
@@ -156,9 +154,8 @@ async def test_a_clock_that_jumps_changes_nothing(
 
 
 async def test_a_lease_taken_by_another_candidate_is_lost(
-    virtual_time_client: Client, kube: Client, clock: VirtualClock
+    first: LeaderCandidate, kube: Client, clock: VirtualClock
 ) -> None:
-    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 3)

@@ -1,7 +1,7 @@
 """TrainJobs and runtimes of Kubeflow Trainer: what they become, and what is refused.
 
 The expected variables are those of Kubeflow Trainer's tests of its plug-ins
-(``pkg/runtime/framework/plugins/{torch,jax,xgboost}/*_test.go``, 2.3).
+(``pkg/runtime/framework/plugins/{torch,jax,xgboost,mpi}/*_test.go``, 2.3).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from danlu.training.document import ManifestError, read_manifest_file
 from danlu.training.framework import ReplicaCounts
-from danlu.training.registry import TRAIN_JOB, list_frameworks
+from danlu.training.registry import TRAIN_JOB, find_job_framework, list_frameworks
 from danlu.training.rendering import render_pod
 from danlu.training.train_job.reader import read_train_job
 from danlu.training.train_job.writer import write_train_job
@@ -408,6 +408,135 @@ def test_what_a_runtime_needs_and_danlu_lacks_is_refused(old: str, new: str, pat
     assert old in STAGES
     more = STAGES.replace(old, new)
     assert path in errors_of("", runtime="{kind: TrainingRuntime, name: staged}", more=more)
+
+
+MPI = "{name: deepspeed-distributed}"
+LAUNCHER = ReplicaType("launcher")
+
+
+def mpi_files_of(job: Job) -> dict[str, str]:
+    framework = find_job_framework(job)
+    return {name: file.text for name, file in framework.files(job, Hosts(), ()).items()}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "hosts", "slots"),
+    [
+        # The launcher is a node, too: "runLauncherAsNode is true" of mpi_test.go.
+        ("{}", ["launcher-0-0", "node-0-0"], 1),
+        ("{numNodes: 1}", ["launcher-0-0", "node-0-0"], 1),
+        ("{numNodes: 3}", ["launcher-0-0", "node-0-0", "node-0-1"], 1),
+        ("{numProcPerNode: 2}", ["launcher-0-0", "node-0-0"], 2),
+        ("{resourcesPerNode: {limits: {example/gpu: 5}}}", ["launcher-0-0", "node-0-0"], 5),
+        (
+            "{numProcPerNode: 2, resourcesPerNode: {limits: {example/gpu: 5}}}",
+            ["launcher-0-0", "node-0-0"],
+            2,
+        ),
+    ],
+)
+def test_mpi_gets_the_host_file_and_variables_of_its_plugin(
+    trainer: str, hosts: list[str], slots: int
+) -> None:
+    job = read(f"trainer: {trainer}", runtime=MPI)
+    lines = "".join(f"digits-{host}.digits slots={slots}\n" for host in hosts)
+    assert mpi_files_of(job)["hostfile"] == lines
+    framework = find_job_framework(job)
+    variables = dict(framework.build_env(job, ReplicaId(LAUNCHER, 0), Hosts()))
+    # Without OMPI_MCA_plm_rsh_args: these are options of ssh.
+    assert {name: value for name, value in variables.items() if "_MCA_" in name} == {
+        "OMPI_MCA_orte_default_hostfile": "/etc/danlu/hostfile",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+        "OMPI_MCA_orte_set_default_slots": str(slots),
+        "OMPI_MCA_plm_rsh_agent": "/etc/danlu/kubexec.sh",
+        "PRTE_MCA_prte_default_hostfile": "/etc/danlu/hostfile",
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+        "PRTE_MCA_plm_ssh_agent": "/etc/danlu/kubexec.sh",
+    }
+    assert framework.build_env(job, ReplicaId(NODE, 0), Hosts()) == ()
+
+
+def test_without_a_launcher_that_computes_all_nodes_are_nodes() -> None:
+    job = read(
+        "trainer: {numNodes: 2, image: own:1, env: [{name: A, value: b}]}",
+        runtime=TEAM,
+        more=MPI_RUNTIME,
+    )
+    lines = "".join(f"digits-node-0-{index}.digits slots=2\n" for index in range(2))
+    assert mpi_files_of(job)["hostfile"] == lines
+    node, launcher = (
+        job.replicas[type].template["spec"]["containers"][0] for type in (NODE, LAUNCHER)
+    )
+    assert node == {"name": "node", "image": "own:1", "command": ["/usr/sbin/sshd", "-De"]}
+    assert launcher["env"] == [{"name": "A", "value": "b"}]
+
+
+def test_the_launcher_of_mpi_waits_for_the_nodes_and_decides() -> None:
+    job = read("trainer: {image: own:1, env: [{name: A, value: b}]}", runtime=MPI)
+    assert job.replicas[LAUNCHER].depends_on == (Dependency(NODE, "Ready"),)
+    for spec in job.replicas.values():
+        (container,) = spec.template["spec"]["containers"]
+        assert (container["image"], container["env"]) == ("own:1", [{"name": "A", "value": "b"}])
+    framework = find_job_framework(job)
+    server = ["/usr/sbin/sshd", "-De"]
+    assert framework.adapt_command(job, NODE, server) == ("sleep", "365d")
+    counts = {
+        NODE: ReplicaCounts(expected=1, active=1),
+        LAUNCHER: ReplicaCounts(expected=1, succeeded=1),
+    }
+    verdict = framework.evaluate(job, counts)
+    assert verdict is not None
+    assert verdict.condition is ConditionType.SUCCEEDED
+
+
+MPI_RUNTIME = """
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainingRuntime
+metadata: {name: team}
+spec:
+  mlPolicy: {numNodes: 1, mpi: {numProcPerNode: 2, mpiImplementation: OpenMPI}}
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          spec:
+            template:
+              spec: {containers: [{name: node, image: "i:1", command: [/usr/sbin/sshd, -De]}]}
+      - name: launcher
+        dependsOn: [{name: node, status: Ready}]
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+          spec: {template: {spec: {containers: [{name: node, image: "i:1"}]}}}
+"""
+TEAM = "{kind: TrainingRuntime, name: team}"
+
+
+@pytest.mark.parametrize(("runtime", "more"), [(MPI, ""), (TEAM, MPI_RUNTIME)])
+def test_a_written_mpi_job_reads_as_the_same_job(runtime: str, more: str) -> None:
+    job = read("trainer: {numNodes: 3}", runtime=runtime, more=more)
+    text = "---\n".join(map(dump_yaml, write_train_job(job)))
+    file = read_manifest_file(text, "again.yaml")
+    assert read_train_job(file.job, file.runtimes) == job
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("OpenMPI}", "Intel}", "spec.mlPolicy.mpi.mpiImplementation"),
+        ("numNodes: 1", "numNodes: 2", "spec.replicatedJobs[launcher].replicas"),
+    ],
+)
+def test_what_an_mpi_runtime_cannot_have_is_refused(old: str, new: str, path: str) -> None:
+    assert path in errors_of("", runtime=TEAM, more=MPI_RUNTIME.replace(old, new))
+
+
+def test_reserved_variables_of_mpi_are_refused() -> None:
+    fields = "trainer: {env: [{name: OMPI_MCA_plm_rsh_args, value: x}]}"
+    assert (
+        "must not have reserved envs" in errors_of(fields, runtime=MPI)["spec.trainer.env[0].name"]
+    )
 
 
 def test_an_unknown_runtime_is_named_with_those_that_exist() -> None:

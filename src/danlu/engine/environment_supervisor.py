@@ -43,7 +43,7 @@ from danlu.engine.environment_directory import (
 from danlu.engine.environment_ports import needs_forward
 from danlu.engine.port_forwarder import relay_port, serve_forward
 from danlu.engine.registry import find_engine
-from danlu.engine.service_runner import ServiceRunner, copy_output
+from danlu.engine.service_runner import ServiceRunner, run_with_log
 from danlu.engine.ssh.tcp_port import serve_ssh_port
 from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.engine.types import (
@@ -178,25 +178,14 @@ class EnvironmentSupervisor:
         """Run a command of the shell; return how it failed, or an empty string."""
         log = RotatingLog(self._environment.log_file(INIT_LOG), limit=_INIT_LOG_BYTES)
         log.write(f"+ {command}\n".encode())
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(reading, False)
+        spec = ServiceSpec(INIT_LOG, ("/bin/sh", "-c", command))
         try:
-            spec = ServiceSpec(INIT_LOG, ("/bin/sh", "-c", command))
-            try:
-                process = await self._start_service(spec, writing)
-            except (DanluError, OSError) as error:
-                return f"could not be started: {error}"
-            finally:
-                # The program has its own copy, and reading ends when all copies are closed.
-                os.close(writing)
-            async with anyio.create_task_group() as group:
-                group.start_soon(copy_output, reading, log)
-                exit = await process.wait()
-                group.cancel_scope.cancel()
-            return f"exited with code {exit.code}" if exit.code else ""
+            exit = await run_with_log(partial(self._start_service, spec), log)
+        except (DanluError, OSError) as error:
+            return f"could not be started: {error}"
         finally:
-            os.close(reading)
             log.close()
+        return f"exited with code {exit.code}" if exit.code else ""
 
     async def _start_service(self, service: ServiceSpec, output: int) -> EnvironmentProgram:
         assert self._container is not None

@@ -6,6 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import anyio
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec, ServiceState
 from danlu.engine.types import EnvironmentProgram
 from danlu.errors import DanluError
+from danlu.sandbox.types import ContainerExit
 from danlu.util.backoff import ExponentialBackoff
 from danlu.util.rotating_log import RotatingLog
 
@@ -80,30 +82,20 @@ class ServiceRunner:
             await self._process.stop(grace=grace)
 
     async def _run_once(self) -> None:
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(reading, False)
         try:
-            try:
-                process = self._process = await self._start(self._spec, writing)
-            except DanluError as error:
-                self._update_state(running=False, exit_code=125, reason=error.message)
-                return
-            finally:
-                os.close(writing)
-            self._update_state(running=True, pid=process.pid)
-            async with anyio.create_task_group() as group:
-                group.start_soon(copy_output, reading, self._log)
-                exit = await process.wait()
-                # Children of the program may keep the pipe open; they are not the service.
-                group.cancel_scope.cancel()
-            with suppress(BlockingIOError):
-                while data := os.read(reading, _CHUNK_SIZE):
-                    self._log.write(data)
+            start = partial(self._start, self._spec)
+            exit = await run_with_log(start, self._log, started=self._record_start)
+        except DanluError as error:
+            self._update_state(running=False, exit_code=125, reason=error.message)
+        else:
             reason = exit.message or exit.reason
             self._update_state(running=False, pid=None, exit_code=exit.code, reason=reason)
         finally:
             self._process = None
-            os.close(reading)
+
+    def _record_start(self, process: EnvironmentProgram) -> None:
+        self._process = process
+        self._update_state(running=True, pid=process.pid)
 
     def _update_state(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
@@ -119,7 +111,39 @@ class ServiceRunner:
         self._log.write(f"{time} danlu: {self._spec.name} {text}\n".encode())
 
 
-async def copy_output(reading: int, log: RotatingLog) -> None:
+async def run_with_log(
+    start: Callable[[int], Awaitable[EnvironmentProgram]],
+    log: RotatingLog,
+    *,
+    started: Callable[[EnvironmentProgram], None] = lambda program: None,
+) -> ContainerExit:
+    """Run a program until its end, and write its output to a log.
+
+    ``start`` starts it with a descriptor for its output; then ``started`` is called.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reading, False)
+    try:
+        try:
+            program = await start(writing)
+        finally:
+            # The program has its own copy, and reading ends when all copies are closed.
+            os.close(writing)
+        started(program)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_copy_output, reading, log)
+            exit = await program.wait()
+            # Children of the program may keep the pipe open; they are not the program.
+            group.cancel_scope.cancel()
+        with suppress(BlockingIOError):
+            while data := os.read(reading, _CHUNK_SIZE):
+                log.write(data)
+        return exit
+    finally:
+        os.close(reading)
+
+
+async def _copy_output(reading: int, log: RotatingLog) -> None:
     """Copy from a non-blocking descriptor to a log until its end."""
     while True:
         await anyio.wait_readable(reading)

@@ -266,7 +266,7 @@ async def _lock_and_solve(
             updating.close()
             plan = make_build_plan(request, lock_request)
             plan = _prepare_plan(plan, request, lock_request.section, store, running)
-        image, vertices = await embedded.build_graph(
+        result, vertices = await embedded.solve_graph(
             plan.graph,
             plan.request,
             store=store,
@@ -277,6 +277,7 @@ async def _lock_and_solve(
             prefetched=plan.prefetched,
             make_sandbox=None if buildkit is None else buildkit.connect,
         )
+        image = embedded.commit_image(plan.graph, plan.request, result, vertices, store)
         _record_result(lock_request, plan.graph, store, image)
         if buildkit is not None:
             await buildkit.export_cache(request.options.cache_to)

@@ -21,8 +21,8 @@ def convert_planned_job(planned: PlannedJob, kind: str) -> tuple[PlannedJob, tup
     result would be another job.
     """
     job, framework = planned.job, find_job_framework(planned.job)
-    if (framework is TRAIN_JOB) == (kind == TRAINJOB):
-        if framework is not TRAIN_JOB and job.api_version != API_VERSION:
+    if (framework.kind == TRAIN_JOB.kind) == (kind == TRAINJOB):
+        if framework.kind != TRAIN_JOB.kind and job.api_version != API_VERSION:
             raise UsageError(f"the {job.kind} {job.api_version} cannot be written as {API_VERSION}")
         return planned, ()
     if kind == TRAINJOB:

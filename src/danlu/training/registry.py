@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
 from danlu.training.frameworks import train_job
+from danlu.training.train_job.mpi import choose_framework
 from danlu.training.types import Job
 from danlu.util.plugins import BrokenPlugin, broken_plugin, list_plugins, load_plugin
 from danlu.util.suggest import did_you_mean
@@ -70,6 +71,8 @@ def find_framework(kind_or_name: str) -> Framework:
 def find_job_framework(job: Job) -> Framework:
     """Return the framework of a job's kind and version."""
     framework = find_framework(job.kind)
+    if framework is TRAIN_JOB:
+        return choose_framework(job.options["policy"])
     return find_version(framework, job.api_version) or framework
 
 

@@ -117,11 +117,6 @@ class ObjectStorage:
             for subscriber in tuple(subscribers):
                 subscriber(None)
 
-    @property
-    def watchers(self) -> int:
-        """The number of open watches."""
-        return sum(len(subscribers) for subscribers in self._subscribers.values())
-
     def _with_next_version(self, obj: Object) -> Object:
         self.version += 1
         return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}

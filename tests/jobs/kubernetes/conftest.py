@@ -39,6 +39,14 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[JobNamespace]:
 
 
 @pytest.fixture
+def garbage_collector(site: JobNamespace, request: pytest.FixtureRequest) -> None:
+    """Skip a test on a real server without a garbage collector."""
+    if site.faked is None:
+        server: ApiServer = request.getfixturevalue("real_jobs")
+        server.require_garbage_collector()
+
+
+@pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -94,6 +95,7 @@ async def test_scaling_changes_the_number_of_replicas(site: JobNamespace) -> Non
         await site.jobs.scale("job", replicas={"ps": 1})
 
 
+@pytest.mark.usefixtures("garbage_collector")
 async def test_removing_a_finished_job_frees_its_name(site: JobNamespace) -> None:
     site.behave(PodScript(run=0.05))
     await site.jobs.submit(job())
@@ -111,6 +113,7 @@ async def test_a_running_job_is_not_removed(site: JobNamespace) -> None:
         await site.jobs.remove("job")
 
 
+@pytest.mark.usefixtures("garbage_collector")
 async def test_owned_objects_are_deleted_with_the_job(site: JobNamespace, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x")
     code = {"train.py": tmp_path / "train.py"}
@@ -246,8 +249,9 @@ async def test_a_warning_event_explains_a_container_that_is_not_created(site: Jo
     assert replica.waits == 'ContainerCreating: FailedMount: configmap "data" not found'
 
 
-async def test_a_job_without_an_operator_has_a_warning() -> None:
-    clock = VirtualClock()
+@pytest.fixture
+async def jobs_without_operator(clock: VirtualClock) -> AsyncIterator[KubernetesJobs]:
+    """A cluster with danlu's kinds and one job, but no operator."""
     async with FakeKubernetes(now=clock.now) as fake:
         access = ClusterConfig(server=fake.url)
         async with Client(access) as client:
@@ -255,27 +259,27 @@ async def test_a_job_without_an_operator_has_a_warning() -> None:
                 await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
         jobs = KubernetesJobs(access, clock=clock)
         await jobs.submit(job())
-        assert (await jobs.view("job")).warnings == ()
-        await clock.advance(20)
-        (warning,) = (await jobs.view("job")).warnings
-        assert "no operator has picked up the job" in warning
+        yield jobs
 
 
-async def test_a_job_without_an_operator_can_be_stopped_and_removed() -> None:
-    clock = VirtualClock()
-    async with FakeKubernetes(now=clock.now) as fake:
-        access = ClusterConfig(server=fake.url)
-        async with Client(access) as client:
-            for crd in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
-                await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
-        jobs = KubernetesJobs(access, clock=clock)
-        await jobs.submit(job())
-        await clock.advance(20)
-        with anyio.fail_after(LIMIT):
-            await jobs.stop("job")
-        assert (await jobs.view("job")).state == "Stopped"
-        await jobs.remove("job")
-        assert await jobs.names() == []
+async def test_a_job_without_an_operator_has_a_warning(
+    jobs_without_operator: KubernetesJobs, clock: VirtualClock
+) -> None:
+    assert (await jobs_without_operator.view("job")).warnings == ()
+    await clock.advance(20)
+    (warning,) = (await jobs_without_operator.view("job")).warnings
+    assert "no operator has picked up the job" in warning
+
+
+async def test_a_job_without_an_operator_can_be_stopped_and_removed(
+    jobs_without_operator: KubernetesJobs, clock: VirtualClock
+) -> None:
+    await clock.advance(20)
+    with anyio.fail_after(LIMIT):
+        await jobs_without_operator.stop("job")
+    assert (await jobs_without_operator.view("job")).state == "Stopped"
+    await jobs_without_operator.remove("job")
+    assert await jobs_without_operator.names() == []
 
 
 def _forbid_resources(*plurals: str) -> list[ApiFault]:

@@ -15,6 +15,7 @@ from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.types import Submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
+from danlu.training.train_job.reader import read_train_job
 from tests.jobs.local.support import find_processes_of_job, lines_of, until
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +121,37 @@ async def test_two_slots_take_two_ranks_and_a_failed_start_is_retried(
     view = (await jobs.result("pi")).view
     assert [replica.restarts for replica in view.replicas] == [1, 0, 0]
     assert any("spec.sshAuthMountPath" in warning for warning in view.warnings)
+
+
+TRAIN_JOB = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: pi}
+spec:
+  runtimeRef: {name: deepspeed-distributed}
+  trainer:
+    numNodes: 3
+    numProcPerNode: 2
+    env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+    command: [mpirun, sh, rank.sh]
+"""
+
+
+@pytest.mark.real
+@OPEN_MPI
+async def test_ranks_of_a_train_job_fill_launcher_and_nodes(jobs: LocalJobs, work: Path) -> None:
+    (work / "rank.sh").write_text(RANK)
+    found = read_manifest_file(TRAIN_JOB, "job.yaml")
+    await jobs.submit(Submission(read_train_job(found.job, found.runtimes), work))
+    assert await ranks_of(jobs) == [
+        "rank 0 on pi-launcher-0-0",
+        "rank 1 on pi-launcher-0-0",
+        "rank 2 on pi-node-0-0",
+        "rank 3 on pi-node-0-0",
+        "rank 4 on pi-node-0-1",
+        "rank 5 on pi-node-0-1",
+    ]
+    await until(lambda: find_processes_of_job(work) == [])
 
 
 async def test_agent_takes_the_options_of_ssh(jobs: LocalJobs, work: Path) -> None:

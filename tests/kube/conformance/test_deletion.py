@@ -19,8 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def garbage_collector(server: ApiServer) -> None:
-    if not server.collecting:
-        pytest.skip("kube-controller-manager not found")
+    server.require_garbage_collector()
 
 
 async def test_a_deletion_may_mean_one_object_only(client: Client, space: str) -> None:

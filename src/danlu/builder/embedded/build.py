@@ -97,44 +97,21 @@ def list_unsolved(graph: Graph, store: Store, *, fresh: bool = False) -> tuple[V
     return tuple(unsolved)
 
 
-async def build_graph(
+def commit_image(
     graph: Graph,
     request: SolveRequest,
-    *,
+    result: VertexResult,
+    reports: tuple[VertexReport, ...],
     store: Store,
-    paths: Paths,
-    config: Configuration,
-    progress: Progress,
-    unsolved: Sequence[Vertex] | None = None,
-    prefetched: WheelPrefetch | None = None,
-    make_sandbox: MakeSandbox | None = None,
-) -> tuple[StoredImage, tuple[VertexReport, ...]]:
-    """Build ``graph``, put the image in ``store``, and return it with a report for each vertex.
-
-    The caller holds a lease.
-
-    The other arguments are as in :func:`solve_graph`. The process must be root of its namespaces
-    (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises;
-    vertices that were finished stay cached.
-    """
-    result, reports = await solve_graph(
-        graph,
-        request,
-        store=store,
-        paths=paths,
-        config=config,
-        progress=progress,
-        unsolved=unsolved,
-        prefetched=prefetched,
-        make_sandbox=make_sandbox,
-    )
+) -> StoredImage:
+    """Put the image of a graph that :func:`solve_graph` has solved in the store, and return it."""
     made_by = find_layer_creators(graph, reports)
     layers = [(layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack]
     data = make_image_config(graph, layers, result.inherited)
     diff_ids = [layer.diff_id for layer in result.stack]
     image = store.put_image(data, diff_ids, names=request.names, metadata=dict(request.metadata))
     store.put_record(_image_key(graph, request), {"config": image.digest}, layers=diff_ids)
-    return image, reports
+    return image
 
 
 async def solve_graph(
@@ -150,6 +127,10 @@ async def solve_graph(
     make_sandbox: MakeSandbox | None = None,
 ) -> tuple[VertexResult, tuple[VertexReport, ...]]:
     """Solve ``graph`` without making an image; return its layers and a report for each vertex.
+
+    The caller holds a lease, and the process must be root of its namespaces
+    (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises; vertices that
+    were finished stay cached.
 
     ``unsolved`` and ``prefetched`` are the results of :func:`list_unsolved` and
     :func:`prefetch_wheels` for the same build if these were called before. Commands run in

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from danlu.training.framework import CountsByType, EnvVar, Framework, Verdict, evaluate_counts
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 NODE = ReplicaType("node")
+LAUNCHER = ReplicaType("launcher")
 DATASET_INITIALIZER = ReplicaType("dataset-initializer")
 MODEL_INITIALIZER = ReplicaType("model-initializer")
 #: Stages before the nodes. Their containers have their names.
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 PORT = 29500
+#: The policy whose jobs have a launcher.
+MPI = "mpi"
 
 
 def find_policy(name: str) -> MLPolicy:
@@ -30,10 +34,10 @@ def find_policy(name: str) -> MLPolicy:
 class TrainJobFramework(Framework):
     """Nodes that run one program, after initializers.
 
-    ``job.options`` are ``policy`` (``torch``, ``jax``, ``xgboost`` or empty), ``processes`` (of a
+    ``job.options`` are ``policy`` (a field of ``spec.mlPolicy`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has them, ``podGroupPolicy`` and ``envInjection`` (the names of containers by
-    replicated job).
+    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode`` and ``envInjection`` (the
+    names of containers by replicated job).
     """
 
     name = "trainjob"
@@ -41,12 +45,12 @@ class TrainJobFramework(Framework):
     plural = "trainjobs"
     api_version = "trainer.kubeflow.org/v1alpha1"
     replicas_field = "replicatedJobs"
-    replica_types = (*INITIALIZERS, NODE)
-    node_types = (NODE,)
+    replica_types: ClassVar[tuple[ReplicaType, ...]] = (*INITIALIZERS, NODE)
+    node_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
     driver_types = (NODE,)
     default_type = NODE
-    required_types = (NODE,)
-    idle_types = INITIALIZERS
+    required_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
+    idle_types: ClassVar[tuple[ReplicaType, ...]] = INITIALIZERS
     restart_policy = RestartPolicy.ON_FAILURE
     container = "node"
     any_container = True  # initializers' have their own names
@@ -68,6 +72,8 @@ class TrainJobFramework(Framework):
         They get them without ``spec.trainer``, too, and have the index in their own job as rank.
         """
         names = job.options.get("envInjection", {}).get(replica.type, ())
+        if not names:
+            return {}
         variables = find_policy(job.options["policy"]).build_env(job, replica, topology)
         return dict.fromkeys(names, variables)
 
@@ -86,7 +92,7 @@ class TrainJobFramework(Framework):
         decide = any if policy.get("operator") == "Any" else all
         counted = (counts[ReplicaType(name)] for name in targets)
         done = decide(count.expected <= count.succeeded for count in counted)
-        return evaluate_counts(self.replica_types, counts, driver=NODE, done=done)
+        return evaluate_counts(self.replica_types, counts, driver=self.driver_types[0], done=done)
 
     def count_processes(self, job: Job, type: ReplicaType) -> int:
         """Return how many processes torchrun starts; 0 if it counts the GPUs."""
@@ -186,10 +192,20 @@ POLICIES: Mapping[str, MLPolicy] = {
         count_processes=_count_xgboost_workers,
         image="ghcr.io/kubeflow/trainer/xgboost-runtime",
     ),
+    MPI: MLPolicy(
+        build_env=lambda job, replica, topology: [],  # by train_job/mpi.py
+        reserved=(
+            *("OMPI_MCA_orte_default_hostfile", "OMPI_MCA_plm_rsh_args"),
+            *("OMPI_MCA_orte_keep_fqdn_hostnames", "OMPI_MCA_orte_set_default_slots"),
+        ),
+        count_processes=lambda given, gpus, cpus: given or max(1, gpus),
+        takes_processes=True,
+        image="ghcr.io/kubeflow/trainer/deepspeed-runtime",
+    ),
 }
 #: What a runtime without a policy means: a number of nodes.
 NO_POLICY = MLPolicy(build_env=lambda job, replica, topology: [], image="python:3.11")
 #: Kubeflow Trainer's further ones.
-UNSUPPORTED_POLICIES = ("flux", "mpi")
+UNSUPPORTED_POLICIES = ("flux",)
 
 FRAMEWORK = TrainJobFramework()

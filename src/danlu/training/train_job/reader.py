@@ -18,7 +18,9 @@ from danlu.training.frameworks.train_job import (
     DATASET_INITIALIZER,
     FRAMEWORK,
     INITIALIZERS,
+    LAUNCHER,
     MODEL_INITIALIZER,
+    MPI,
     NODE,
     POLICIES,
     UNSUPPORTED_POLICIES,
@@ -27,6 +29,7 @@ from danlu.training.frameworks.train_job import (
 )
 from danlu.training.manifest import drop_empty
 from danlu.training.pod_template import find_main_container
+from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
 from danlu.training.train_job.schema import (
@@ -71,7 +74,8 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
     spec = document["spec"]
     _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
-    return check_job(_build_job(document, runtime["spec"]), FRAMEWORK)
+    framework = choose_framework(_name_policy(runtime["spec"]))
+    return check_job(_build_job(document, runtime["spec"]), framework)
 
 
 def _raise_errors(document: Mapping[str, Any], errors: Iterable[FieldError]) -> None:
@@ -117,10 +121,11 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"spec.mlPolicy.{policy}", "is not supported", hint)
     root = "spec.template.spec"
     names = [job["name"] for job in replicated_jobs(spec)]
+    types = choose_framework(_name_policy(spec)).replica_types
     for index, job in enumerate(replicated_jobs(spec)):
         path, name = f"{root}.replicatedJobs[{index}]", job["name"]
-        if name not in FRAMEWORK.replica_types:
-            hint = f"replicated jobs that danlu runs: {', '.join(FRAMEWORK.replica_types)}"
+        if name not in types:
+            hint = f"replicated jobs that danlu runs: {', '.join(types)}"
             yield FieldError(f"{path}.name", f"cannot be '{name}'", hint)
         if names.count(name) > 1:
             yield FieldError(f"{path}.name", f"duplicate replicated job {name}")
@@ -289,14 +294,15 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         change = ((patch.get("trainingRuntimeSpec") or {}).get("template") or {}).get("spec")
         template = merge_patch(template, change or {})
     jobs = template["replicatedJobs"]
+    policy, restarts = _name_policy(runtime), _max_restarts(template)
+    mpi = _find_mpi_policy(runtime)
     nodes = next((job for job in jobs if _find_step(job) == "trainer"), None)
     replicas = {
         ReplicaType(job["name"]): _build_replicas(job, spec, runtime)
-        for name in FRAMEWORK.replica_types
+        for name in choose_framework(policy).replica_types
         for job in jobs
         if job["name"] == name
     }
-    policy, restarts = _name_policy(runtime), _max_restarts(template)
     trainer = spec.get("trainer") or {}
     manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
@@ -320,7 +326,9 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         options={
             "policy": policy,
             "processes": count_processes(
-                find_policy(policy), trainer.get("numProcPerNode"), _node_resources(trainer, nodes)
+                find_policy(policy),
+                trainer.get("numProcPerNode") or _find_runtime_processes(mpi),
+                _node_resources(trainer, nodes),
             ),
             # Without a step called trainer, Trainer's plug-ins find no container to set variables.
             "hasTrainer": spec.get("trainer") is not None and nodes is not None,
@@ -332,6 +340,7 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
                         target["jobName"]: [*target["containerNames"]]
                         for target in _injection_targets(runtime)
                     },
+                    "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
                 }
             ),
         },
@@ -349,9 +358,11 @@ def _build_replicas(
         trainer = spec.get("trainer") or {}
         if runtime.get("mlPolicy") is not None:
             number = runtime["mlPolicy"].get("numNodes")
-        if trainer.get("numNodes") is not None:
+        if trainer.get("numNodes") is not None and job["name"] != LAUNCHER:
             number = trainer["numNodes"]
         template = _set_container_fields(template, FRAMEWORK.container, _trainer_fields(trainer))
+    elif job["name"] == NODE and _name_policy(runtime) == MPI:
+        number, template = _set_mpi_nodes(number, template, spec.get("trainer") or {}, runtime)
     elif step in INITIALIZERS:
         field = "dataset" if step == DATASET_INITIALIZER else "model"
         given = (spec.get("initializer") or {}).get(field) or {}
@@ -366,6 +377,35 @@ def _build_replicas(
             for other in job.get("dependsOn") or ()
         ),
     )
+
+
+def _find_mpi_policy(runtime: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (runtime.get("mlPolicy") or {}).get(MPI) or {}
+
+
+def _find_runtime_processes(mpi: Mapping[str, Any]) -> int | None:
+    """Return the processes that a runtime sets; 1 leaves them to the GPUs of a node."""
+    number = mpi.get("numProcPerNode") or 1
+    return number if number > 1 else None
+
+
+def _set_mpi_nodes(
+    number: int | None,
+    template: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+) -> tuple[int | None, Mapping[str, Any]]:
+    """Return number and template of the nodes of MPI, one less if the launcher is one, too.
+
+    They have the trainer's image, variables and resources only in the latter case (``mpi.go``,
+    ``jobset/builder.go``; the image always, since 2.4).
+    """
+    joined = bool(_find_mpi_policy(runtime).get("runLauncherAsNode"))
+    if trainer.get("numNodes") is not None:
+        number = max(trainer["numNodes"] - 1, 1) if joined else trainer["numNodes"]
+    shared = ("image", "env", "resources") if joined else ("image",)
+    fields = {name: value for name, value in _trainer_fields(trainer).items() if name in shared}
+    return number, _set_container_fields(template, FRAMEWORK.container, fields)
 
 
 def _trainer_fields(trainer: Mapping[str, Any]) -> dict[str, Any]:

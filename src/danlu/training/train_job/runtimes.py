@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from danlu.training.frameworks.train_job import POLICIES, find_policy
+from danlu.training.frameworks.train_job import LAUNCHER, MPI, NODE, POLICIES, find_policy
 from danlu.training.train_job.schema import API_VERSION
 
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
@@ -18,12 +18,17 @@ ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 _SUFFIX = "-distributed"
 #: For programs of which Trainer has no runtime; a number of nodes. This one is danlu's own.
 _PLAIN = "plain"
-RUNTIME_NAMES = tuple(f"{name}{_SUFFIX}" for name in (*POLICIES, _PLAIN))
+#: The frameworks with the policy mpi.
+_MPI_NAMES = ("deepspeed", "mlx")
+RUNTIME_NAMES = tuple(
+    f"{name}{_SUFFIX}"
+    for name in (*(name for name in POLICIES if name != MPI), *_MPI_NAMES, _PLAIN)
+)
 
 
 def name_bundled_runtime(policy: str) -> str:
     """Return the name of the runtime with a policy; an empty name means none."""
-    return f"{policy or _PLAIN}{_SUFFIX}"
+    return f"{_MPI_NAMES[0] if policy == MPI else policy or _PLAIN}{_SUFFIX}"
 
 
 def bundled_runtime(name: str) -> Mapping[str, Any] | None:
@@ -31,21 +36,41 @@ def bundled_runtime(name: str) -> Mapping[str, Any] | None:
     if name not in RUNTIME_NAMES:
         return None
     framework = name.removesuffix(_SUFFIX)
+    if framework in _MPI_NAMES:
+        return _mpi_runtime(name, framework)
     policy: dict[str, Any] = {framework: {}} if framework in POLICIES else {}
-    image = find_policy(framework).image
-    node = {
-        "name": "node",
-        "template": {
-            "metadata": {"labels": {ANCESTOR_LABEL: "trainer"}},
-            "spec": {"template": {"spec": {"containers": [{"name": "node", "image": image}]}}},
-        },
+    node = _replicated_job(NODE, {"image": find_policy(framework).image}, step="trainer")
+    return _describe_runtime(name, framework, policy, {"replicatedJobs": [node]})
+
+
+def _mpi_runtime(name: str, framework: str) -> Mapping[str, Any]:
+    """Return a runtime whose launcher is a node, too, and decides the job."""
+    image = f"ghcr.io/kubeflow/trainer/{framework}-runtime"
+    server = {"command": ["/usr/sbin/sshd"], "args": ["-De", "-f", "/home/mpiuser/.sshd_config"]}
+    waits = {"dependsOn": [{"name": NODE, "status": "Ready"}]}
+    template = {
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [LAUNCHER]},
+        "replicatedJobs": [
+            _replicated_job(NODE, {"image": image, **server}),
+            {**_replicated_job(LAUNCHER, {"image": image}, step="trainer"), **waits},
+        ],
     }
+    policy = {"numProcPerNode": 1, "mpiImplementation": "OpenMPI", "runLauncherAsNode": True}
+    return _describe_runtime(name, framework, {MPI: policy}, template)
+
+
+def _replicated_job(name: str, container: Mapping[str, Any], step: str = "") -> dict[str, Any]:
+    labels = {"metadata": {"labels": {ANCESTOR_LABEL: step}}} if step else {}
+    pod = {"spec": {"containers": [{"name": "node", **container}]}}
+    return {"name": name, "template": {**labels, "spec": {"template": pod}}}
+
+
+def _describe_runtime(
+    name: str, framework: str, policy: Mapping[str, Any], template: Mapping[str, Any]
+) -> Mapping[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "ClusterTrainingRuntime",
         "metadata": {"name": name, "labels": {FRAMEWORK_LABEL: framework}},
-        "spec": {
-            "mlPolicy": {"numNodes": 1, **policy},
-            "template": {"spec": {"replicatedJobs": [node]}},
-        },
+        "spec": {"mlPolicy": {"numNodes": 1, **policy}, "template": {"spec": template}},
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from danlu.training.framework import FieldError
-from danlu.training.frameworks.train_job import NODE, POLICIES, UNSUPPORTED_POLICIES
+from danlu.training.frameworks.train_job import MPI, NODE, POLICIES, UNSUPPORTED_POLICIES
 from danlu.training.manifest_schema import (
     CONTAINER,
     INT64,
@@ -146,7 +146,6 @@ _TRAIN_JOB_SPEC = record_check(
 )
 
 
-
 def _check_target_containers(path: str, value: Any) -> Iterator[FieldError]:
     yield from TEXTS(path, value)
     if value == []:
@@ -172,6 +171,14 @@ _ML_POLICY: dict[str, FieldCheck] = {
     "torch": record_check(
         {"envInjection": record_check({"targets": list_check(_INJECTION_TARGET)})},
         elsewhere={"numProcPerNode": _NO_PROCESSES},
+    ),
+    MPI: record_check(
+        {
+            "numProcPerNode": integer_check(1),
+            "mpiImplementation": choice_check(("OpenMPI", "")),
+            "sshAuthMountPath": check_text,
+            "runLauncherAsNode": check_boolean,
+        }
     ),
     **dict.fromkeys(UNSUPPORTED_POLICIES, any_value),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from danlu.training.frameworks.train_job import INITIALIZERS, NODE, find_policy
+from danlu.training.frameworks.train_job import INITIALIZERS, LAUNCHER, MPI, NODE, find_policy
 from danlu.training.manifest import drop_empty
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
 from danlu.training.train_job.schema import API_VERSION, MANAGERS
@@ -17,20 +17,26 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     manager = job.run_policy.managed_by
     policy, processes = job.options["policy"], job.options["processes"]
     restarts = job.job_restart_policy
+    trained = LAUNCHER if policy == MPI else NODE
+    targets = [
+        {"jobName": name, "containerNames": containers}
+        for name, containers in job.options.get("envInjection", {}).items()
+    ]
+    rules = {
+        "runLauncherAsNode": job.options.get("runLauncherAsNode"),
+        "envInjection": {"targets": targets} if targets else None,
+    }
+    if policy == MPI:
+        rules["numProcPerNode"] = processes
     template = {
         "replicatedJobs": [
-            _replicated_job(type, spec, job.run_policy.backoff_limit)
+            _replicated_job(type, spec, job.run_policy.backoff_limit, trained)
             for type, spec in job.replicas.items()
         ],
         "successPolicy": job.options["successPolicy"],
         "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
         "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
     }
-    targets = [
-        {"jobName": name, "containerNames": containers}
-        for name, containers in job.options.get("envInjection", {}).items()
-    ]
-    injection = drop_empty({"targets": targets})
     runtime = {
         "apiVersion": API_VERSION,
         "kind": "TrainingRuntime",
@@ -41,8 +47,8 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         },
         "spec": {
             "mlPolicy": {
-                "numNodes": job.replica_count(NODE),
-                **({policy: drop_empty({"envInjection": injection})} if policy else {}),
+                "numNodes": job.replica_count(trained),
+                **({policy: drop_empty(rules)} if policy else {}),
             },
             **drop_empty({"podGroupPolicy": job.options.get("podGroupPolicy")}),
             "template": {"spec": drop_empty(template)},
@@ -74,15 +80,15 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
 
 
 def _replicated_job(
-    type: ReplicaType, spec: ReplicaSpec, backoff_limit: int | None
+    type: ReplicaType, spec: ReplicaSpec, backoff_limit: int | None, trained: ReplicaType
 ) -> dict[str, Any]:
-    step = type if type in INITIALIZERS else "trainer"
+    step = {trained: "trainer"}.get(type) or (str(type) if type in INITIALIZERS else None)
     inner = {
-        "parallelism": spec.replicas if spec.replicas != 1 and type != NODE else None,
+        "parallelism": spec.replicas if spec.replicas != 1 and type != trained else None,
         "backoffLimit": backoff_limit,
         "template": spec.template,
     }
-    metadata = {"labels": {ANCESTOR_LABEL: str(step)}}
-    template = {"metadata": metadata, "spec": drop_empty(inner)}
+    metadata = {"metadata": {"labels": {ANCESTOR_LABEL: step}}} if step else {}
+    template = {**metadata, "spec": drop_empty(inner)}
     depends_on = [{"name": str(each.type), "status": each.status} for each in spec.depends_on]
     return {"name": str(type), **drop_empty({"dependsOn": depends_on}), "template": template}

@@ -155,18 +155,19 @@ class MpiV2beta1(MpiBase):
         """Return the hosts by their qualified names, in the implementation's format."""
         separator = " slots=" if _find_implementation(job) == OPEN_MPI else ":"
         end = f"{separator}{slots_per_worker(job)}\n"
-        return "".join(self._qualified_name(job, host) + end for host in self.list_hosts(job))
+        return "".join(self.qualified_name(job, host) + end for host in self.list_hosts(job))
 
     def render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
         """Return the script that lists the hosts that run, sorted and without slots."""
         names = sorted(
-            self._qualified_name(job, host) for host in job.replica_ids(WORKER) if host in running
+            self.qualified_name(job, host) for host in job.replica_ids(WORKER) if host in running
         )
         if self.launcher_computes(job):
-            names.insert(0, self._qualified_name(job, ReplicaId(LAUNCHER, 0)))
+            names.insert(0, self.qualified_name(job, ReplicaId(LAUNCHER, 0)))
         return "#!/bin/sh\n" + "".join(f"echo {name}\n" for name in names)
 
-    def _qualified_name(self, job: Job, replica: ReplicaId) -> str:
+    def qualified_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name of a replica in the host file."""
         return f"{self.pod_name(job, replica)}.{job.name}.{job.namespace}.svc"
 
 

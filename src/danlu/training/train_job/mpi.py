@@ -1,0 +1,133 @@
+"""The policy ``mpi``: a launcher whose ``mpirun`` starts processes in the nodes.
+
+Variables and files are those of an MPIJob of Open MPI; the names are those that JobSet gives pods
+(``pkg/runtime/framework/plugins/{mpi,jobset}``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from danlu.training.framework import EnvVar, GeneratedFile
+from danlu.training.frameworks.mpi.base import LAUNCHER as MPI_LAUNCHER
+from danlu.training.frameworks.mpi.base import WORKER as MPI_WORKER
+from danlu.training.frameworks.mpi.v2beta1 import OPEN_MPI, MpiV2beta1
+from danlu.training.frameworks.train_job import (
+    FRAMEWORK,
+    INITIALIZERS,
+    LAUNCHER,
+    MPI,
+    NODE,
+    TrainJobFramework,
+)
+from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
+
+
+class _NamedByJobSet(MpiV2beta1):
+    """The MPI operator's job with the names that JobSet gives its pods."""
+
+    def pod_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name of the pod, without its random end."""
+        type = LAUNCHER if replica.type == MPI_LAUNCHER else NODE
+        return f"{job.name}-{type}-0-{replica.index}"
+
+    def qualified_name(self, job: Job, replica: ReplicaId) -> str:
+        """Return the name in the job's subdomain."""
+        return f"{self.pod_name(job, replica)}.{job.name}"
+
+
+_MPI = _NamedByJobSet()
+
+
+class MpiTrainJobFramework(TrainJobFramework):
+    """A launcher whose ``mpirun`` starts processes in the nodes: the policy ``mpi``.
+
+    Variables and files are those of an MPIJob of Open MPI.
+    """
+
+    replica_types = (*INITIALIZERS, NODE, LAUNCHER)
+    node_types = (NODE, LAUNCHER)
+    driver_types = (LAUNCHER,)
+    default_type = LAUNCHER
+    required_types = (NODE, LAUNCHER)
+    singleton_types = (LAUNCHER,)
+    idle_types = (*INITIALIZERS, LAUNCHER)
+    server_types = (NODE,)
+    files_directory = _MPI.files_directory
+    needs_own_tmpdir = _MPI.needs_own_tmpdir
+
+    def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
+        """Return where the launcher's Open MPI finds its agent and its hosts."""
+        if replica.type != LAUNCHER:
+            return ()
+        viewed = _MpiTopology(topology)
+        return _MPI.build_env(_view_as_mpi_job(job), ReplicaId(MPI_LAUNCHER, 0), viewed)
+
+    def files(
+        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
+    ) -> Mapping[str, GeneratedFile]:
+        """Return those of an MPIJob."""
+        hosts = [
+            ReplicaId(_MPI_TYPES[each.type], each.index)
+            for each in running
+            if each.type in _MPI_TYPES
+        ]
+        return _MPI.files(_view_as_mpi_job(job), _MpiTopology(topology), hosts)
+
+    def adapt_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+        """Return the command; a node waits instead of running the ssh server."""
+        if type != NODE:
+            return command
+        return _MPI.adapt_command(_view_as_mpi_job(job), MPI_WORKER, command)
+
+    def count_processes(self, job: Job, type: ReplicaType) -> int:
+        """Return the slots of a node."""
+        return int(job.options["processes"]) if type == NODE else 1
+
+
+_MPI_TYPES = {LAUNCHER: MPI_LAUNCHER, NODE: MPI_WORKER}
+
+
+@dataclass(frozen=True)
+class _MpiTopology(Topology):
+    """The topology of a TrainJob for the replicas of its MPIJob."""
+
+    topology: Topology
+
+    def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
+        return self.topology.host(_find_node(replica), qualified=qualified)
+
+    def port(self, replica: ReplicaId) -> int:
+        return self.topology.port(_find_node(replica))
+
+    def directory(self, replica: ReplicaId) -> str:
+        return self.topology.directory(_find_node(replica))
+
+
+def _find_node(replica: ReplicaId) -> ReplicaId:
+    return ReplicaId(LAUNCHER if replica.type == MPI_LAUNCHER else NODE, replica.index)
+
+
+def _view_as_mpi_job(job: Job) -> Job:
+    """Return the MPIJob with the same launcher, nodes and slots."""
+    return Job(
+        kind=_MPI.kind,
+        api_version=_MPI.api_version,
+        name=job.name,
+        namespace=job.namespace,
+        replicas={_MPI_TYPES[type]: job.replicas[type] for type in (LAUNCHER, NODE)},
+        options={
+            "slotsPerWorker": job.options["processes"],
+            "runLauncherAsWorker": job.options.get("runLauncherAsNode"),
+            "mpiImplementation": OPEN_MPI,
+        },
+    )
+
+
+MPI_FRAMEWORK = MpiTrainJobFramework()
+
+
+def choose_framework(policy: str) -> TrainJobFramework:
+    """Return what drives the TrainJobs with a policy."""
+    return MPI_FRAMEWORK if policy == MPI else FRAMEWORK

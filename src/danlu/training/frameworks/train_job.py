@@ -195,8 +195,10 @@ POLICIES: Mapping[str, MLPolicy] = {
     MPI: MLPolicy(
         build_env=lambda job, replica, topology: [],  # by train_job/mpi.py
         reserved=(
-            *("OMPI_MCA_orte_default_hostfile", "OMPI_MCA_plm_rsh_args"),
-            *("OMPI_MCA_orte_keep_fqdn_hostnames", "OMPI_MCA_orte_set_default_slots"),
+            *("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+            *("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"),
+            *("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots"),
+            *("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args"),
         ),
         count_processes=lambda given, gpus, cpus: given or max(1, gpus),
         takes_processes=True,

@@ -152,6 +152,7 @@ class MLPolicy:
         count_processes: Returns the number of processes of a node from ``numProcPerNode``, its
             GPUs and its CPUs.
         takes_processes: Whether ``numProcPerNode`` counts.
+        injects_env: Whether further containers can get the variables (``envInjection``).
         launchers: Programs and modules that read the variables and start the processes.
         launched: The variables that these set for the processes.
         image: Of the nodes of the runtime that Kubeflow Trainer installs for this policy
@@ -162,6 +163,7 @@ class MLPolicy:
     reserved: tuple[str, ...] = ()
     count_processes: Callable[[int | None, int, int], int | str] = lambda given, gpus, cpus: 1
     takes_processes: bool = False
+    injects_env: bool = False
     launchers: tuple[str, ...] = ()
     launched: tuple[str, ...] = ()
     image: str
@@ -176,6 +178,7 @@ POLICIES: Mapping[str, MLPolicy] = {
         ),
         count_processes=_count_torch_processes,
         takes_processes=True,
+        injects_env=True,
         launchers=("torchrun", "torch.distributed.run", "torch.distributed.launch"),
         launched=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
         image="pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",

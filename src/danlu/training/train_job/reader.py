@@ -146,15 +146,16 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _injection_targets(runtime: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return _list_in(runtime, "mlPolicy.torch.envInjection.targets")
+    return _list_in(runtime, f"mlPolicy.{_name_policy(runtime)}.envInjection.targets")
 
 
 def _check_injection(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Check that the containers of ``envInjection`` exist, as the torch plug-in does."""
     known = {job["name"]: _container_names(job) for job in replicated_jobs(spec)}
+    root = f"spec.mlPolicy.{_name_policy(spec)}"
     targets = [target["jobName"] for target in _injection_targets(spec)]
     for index, target in enumerate(_injection_targets(spec)):
-        path, name = f"spec.mlPolicy.torch.envInjection.targets[{index}]", target["jobName"]
+        path, name = f"{root}.envInjection.targets[{index}]", target["jobName"]
         if name in targets[:index]:
             yield FieldError(f"{path}.jobName", f"duplicate target {name}")
         for container in target["containerNames"]:

@@ -158,20 +158,17 @@ _INJECTION_TARGET = record_check(
     {"jobName": check_text, "containerNames": _check_target_containers},
     ("jobName", "containerNames"),
 )
+_ENV_INJECTION = {"envInjection": record_check({"targets": list_check(_INJECTION_TARGET)})}
 _NO_PROCESSES = "write it as spec.trainer.numProcPerNode of the TrainJob"
 _ML_POLICY: dict[str, FieldCheck] = {
     "numNodes": integer_check(),
-    **dict.fromkeys(
-        POLICIES,
-        record_check(
-            {},
-            elsewhere={"numProcPerNode": _NO_PROCESSES, "envInjection": "only torch has it"},
-        ),
-    ),
-    "torch": record_check(
-        {"envInjection": record_check({"targets": list_check(_INJECTION_TARGET)})},
-        elsewhere={"numProcPerNode": _NO_PROCESSES},
-    ),
+    **{
+        name: record_check(
+            _ENV_INJECTION if policy.injects_env else {},
+            elsewhere={"numProcPerNode": _NO_PROCESSES},
+        )
+        for name, policy in POLICIES.items()
+    },
     MPI: record_check(
         {
             "numProcPerNode": integer_check(1),

@@ -137,11 +137,31 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             message = f"must be 0 with a failurePolicy; it is {limit}"
             hint = "danlu restarts either single replicas or the whole job"
             yield FieldError(f"{path}.template.spec.backoffLimit", message, hint)
+    yield from _check_injection(spec)
     targets = (spec["template"]["spec"].get("successPolicy") or {}).get("targetReplicatedJobs")
     for target in targets or ():
         if target not in names:
             path = f"{root}.successPolicy.targetReplicatedJobs"
             yield FieldError(path, f"replicated job '{target}' not found")
+
+
+def _injection_targets(runtime: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return _list_in(runtime, f"mlPolicy.{_name_policy(runtime)}.envInjection.targets")
+
+
+def _check_injection(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Check that the containers of ``envInjection`` exist, as the torch plug-in does."""
+    known = {job["name"]: _container_names(job) for job in replicated_jobs(spec)}
+    root = f"spec.mlPolicy.{_name_policy(spec)}"
+    targets = [target["jobName"] for target in _injection_targets(spec)]
+    for index, target in enumerate(_injection_targets(spec)):
+        path, name = f"{root}.envInjection.targets[{index}]", target["jobName"]
+        if name in targets[:index]:
+            yield FieldError(f"{path}.jobName", f"duplicate target {name}")
+        for container in target["containerNames"]:
+            if container not in known.get(name, ()):
+                message = f"container '{container}' not found in replicated job '{name}'"
+                yield FieldError(path, message)
 
 
 def _check_dependencies(
@@ -311,11 +331,16 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
                 trainer.get("numProcPerNode") or _find_runtime_processes(mpi),
                 _node_resources(trainer, nodes),
             ),
-            "hasTrainer": spec.get("trainer") is not None,
+            # Without a step called trainer, Trainer's plug-ins find no container to set variables.
+            "hasTrainer": spec.get("trainer") is not None and nodes is not None,
             "successPolicy": template.get("successPolicy") or {},
             **drop_empty(
                 {
                     "podGroupPolicy": runtime.get("podGroupPolicy"),
+                    "envInjection": {
+                        target["jobName"]: [*target["containerNames"]]
+                        for target in _injection_targets(runtime)
+                    },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
                 }
             ),

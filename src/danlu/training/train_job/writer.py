@@ -26,7 +26,14 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     policy, processes = job.options["policy"], job.options["processes"]
     restarts = job.job_restart_policy
     trained = _find_trainer_step(job)
-    rules = {"runLauncherAsNode": job.options.get("runLauncherAsNode")}
+    targets = [
+        {"jobName": name, "containerNames": containers}
+        for name, containers in job.options.get("envInjection", {}).items()
+    ]
+    rules = {
+        "runLauncherAsNode": job.options.get("runLauncherAsNode"),
+        "envInjection": {"targets": targets} if targets else None,
+    }
     if policy == MPI:
         rules["numProcPerNode"] = processes
     template = {

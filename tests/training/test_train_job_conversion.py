@@ -506,6 +506,14 @@ def test_the_kind_of_v1_is_that_of_the_policy(
     assert read_job(write_job(job), framework) == job
 
 
+def test_containers_that_lose_their_variables_are_named() -> None:
+    target = "{jobName: node, containerNames: [check]}"
+    injected = ("torch: {}", f"torch: {{envInjection: {{targets: [{target}]}}}}")
+    check = ("{containers", '{initContainers: [{name: check, image: "check:1"}], containers')
+    messages = [finding.message for finding in convert_text(injected, check).lost]
+    assert "envInjection cannot be expressed: check would get no PET_ variables" in messages
+
+
 def test_what_v1_cannot_express_is_named() -> None:
     group = ("  mlPolicy", "  podGroupPolicy: {coscheduling: {}}\n  mlPolicy")
     together = (

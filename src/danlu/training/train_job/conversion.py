@@ -351,6 +351,11 @@ def _list_lost_of_runtime(job: Job, framework: Framework, converted: Job) -> Ite
     if job.options.get("podGroupPolicy"):
         hint = "a flag of the operator chooses the scheduler of gangs"
         yield FieldError(path, "podGroupPolicy cannot be expressed", hint)
+    if injected := job.options.get("envInjection"):
+        names = ", ".join(name for containers in injected.values() for name in containers)
+        yield FieldError(
+            path, f"envInjection cannot be expressed: {names} would get no PET_ variables"
+        )
     if job.job_restart_policy is not None:
         message = f"failurePolicy becomes {RESTART_POLICY_ANNOTATION}, which only danlu reads"
         yield FieldError(path, message)

@@ -11,7 +11,11 @@ from danlu.errors import UsageError
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import format_manifest, plan_job
 from danlu.submission.submission import build_submission
+from danlu.training.frameworks.mpi.base import LAUNCHER, WORKER
+from danlu.training.registry import find_job_framework
+from danlu.training.types import ReplicaId
 from danlu.util.yaml_with_lines import read_yaml
+from tests.training.frameworks.topology import FakeTopology
 
 MANIFEST = """\
 apiVersion: kubeflow.org/v2beta1
@@ -58,3 +62,39 @@ def test_what_cannot_be_run_is_refused_by_name(
     planned = plan_job(options, settings=settings)
     with pytest.raises(UsageError, match=message):
         build_submission(planned, options, settings=settings, progress=lambda event: None)
+
+
+PI = Path(__file__).parents[1] / "training" / "examples" / "v2beta1"
+
+
+@pytest.mark.parametrize(
+    ("example", "tag", "variables"),
+    [
+        ("pi", "openmpi", {"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"}),
+        ("pi-intel", "intel", {"I_MPI_HYDRA_HOST_FILE"}),
+        ("pi-mpich", "mpich", {"HYDRA_HOST_FILE"}),
+    ],
+)
+def test_examples_of_the_operator_are_planned_unmodified(
+    settings: Settings, example: str, tag: str, variables: set[str]
+) -> None:
+    options = TrainOptions(directory=PI, file=f"{example}.yaml")
+    job = plan_job(options, settings=settings).job
+    framework = find_job_framework(job)
+    topology = FakeTopology(job, framework)
+    env = dict(framework.build_env(job, ReplicaId(LAUNCHER, 0), topology))
+    assert {name for name in env if name.lower().endswith(("hostfile", "host_file"))} == variables
+    end = " slots=1" if example == "pi" else ":1"
+    assert framework.files(job, topology, ())["hostfile"].text.splitlines() == [
+        f"pi-worker-{index}.pi.default.svc{end}" for index in range(2)
+    ]
+    commands = {}
+    for type, spec in job.replicas.items():
+        (container,) = spec.template["spec"]["containers"]
+        assert container["image"] == f"mpioperator/mpi-pi:{tag}"
+        given = [*(container.get("command") or ()), *container["args"]]
+        commands[type] = list(framework.adapt_command(job, type, given))
+    assert commands == {
+        LAUNCHER: ["mpirun", "-n", "2", "/home/mpiuser/pi"],
+        WORKER: ["sleep", "365d"],
+    }

@@ -443,14 +443,16 @@ def test_mpi_gets_the_host_file_and_variables_of_its_plugin(
     assert mpi_files_of(job)["hostfile"] == lines
     framework = find_job_framework(job)
     variables = dict(framework.build_env(job, ReplicaId(LAUNCHER, 0), Hosts()))
-    # Without OMPI_MCA_plm_rsh_args: these are options of ssh.
     assert {name: value for name, value in variables.items() if "_MCA_" in name} == {
         "OMPI_MCA_orte_default_hostfile": "/etc/danlu/hostfile",
         "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
         "OMPI_MCA_orte_set_default_slots": str(slots),
         "OMPI_MCA_plm_rsh_agent": "/etc/danlu/kubexec.sh",
+        "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
         "PRTE_MCA_prte_default_hostfile": "/etc/danlu/hostfile",
-        "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "false",
+        "PRTE_MCA_prte_set_default_slots": str(slots),
+        "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
         "PRTE_MCA_plm_ssh_agent": "/etc/danlu/kubexec.sh",
     }
     assert framework.build_env(job, ReplicaId(NODE, 0), Hosts()) == ()

@@ -275,6 +275,15 @@ class Framework(ABC):
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the environment variables of one replica, in order."""
 
+    def build_container_env(
+        self, job: Job, replica: ReplicaId, topology: Topology
+    ) -> Mapping[str, Sequence[EnvVar]]:
+        """Return the variables of containers other than the main one, by the container's name.
+
+        They override those of the template, and are also set in init containers.
+        """
+        return {}
+
     @property
     def operator_name(self) -> str:
         """The value of the label ``operator-name``."""

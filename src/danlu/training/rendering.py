@@ -8,6 +8,7 @@ from typing import Any
 from danlu.training.framework import EnvVar, FieldRef, Framework, PodTemplate
 from danlu.training.pod_template import (
     append_to,
+    change_containers,
     find_main_container,
     list_containers,
     replace_container,
@@ -46,6 +47,8 @@ def render_pod(
     if restarts := job.status.restart_count(replica):
         variables.append((RESTART_COUNT, str(restarts)))
     template = _add_env(template, [_env_entry(variable) for variable in variables], framework)
+    if by_container := framework.build_container_env(job, replica, topology):
+        template = _add_env_by_container(template, by_container)
     template = replace_spec(template, {"restartPolicy": _pod_restart_policy(job, replica.type)})
     if for_cluster:
         template = framework.mutate_pod(job, replica, topology, template)
@@ -115,6 +118,16 @@ def _add_env(
         for container in list_containers(template)
     ]
     return replace_spec(template, {"containers": added})
+
+
+def _add_env_by_container(
+    template: PodTemplate, by_container: Mapping[str, Sequence[EnvVar]]
+) -> PodTemplate:
+    def change(container: Mapping[str, Any]) -> Mapping[str, Any]:
+        variables = by_container.get(container.get("name") or "")
+        return append_to(container, "env", *map(_env_entry, variables)) if variables else container
+
+    return change_containers(template, change)
 
 
 def _missing_entries(

@@ -36,7 +36,8 @@ class TrainJobFramework(Framework):
 
     ``job.options`` are ``policy`` (a field of ``spec.mlPolicy`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has them, ``podGroupPolicy`` and ``runLauncherAsNode``.
+    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode`` and ``envInjection`` (the
+    names of containers by replicated job).
     """
 
     name = "trainjob"
@@ -62,6 +63,19 @@ class TrainJobFramework(Framework):
         if replica.type != NODE or not job.options["hasTrainer"]:
             return ()
         return find_policy(job.options["policy"]).build_env(job, replica, topology)
+
+    def build_container_env(
+        self, job: Job, replica: ReplicaId, topology: Topology
+    ) -> Mapping[str, Sequence[EnvVar]]:
+        """Return the policy's variables for the containers of ``envInjection``.
+
+        They get them without ``spec.trainer``, too, and have the index in their own job as rank.
+        """
+        names = job.options.get("envInjection", {}).get(replica.type, ())
+        if not names:
+            return {}
+        variables = find_policy(job.options["policy"]).build_env(job, replica, topology)
+        return dict.fromkeys(names, variables)
 
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name that JobSet gives the replica's pod, without its random end."""
@@ -138,6 +152,7 @@ class MLPolicy:
         count_processes: Returns the number of processes of a node from ``numProcPerNode``, its
             GPUs and its CPUs.
         takes_processes: Whether ``numProcPerNode`` counts.
+        injects_env: Whether further containers can get the variables (``envInjection``).
         launchers: Programs and modules that read the variables and start the processes.
         launched: The variables that these set for the processes.
         image: Of the nodes of the runtime that Kubeflow Trainer installs for this policy
@@ -148,6 +163,7 @@ class MLPolicy:
     reserved: tuple[str, ...] = ()
     count_processes: Callable[[int | None, int, int], int | str] = lambda given, gpus, cpus: 1
     takes_processes: bool = False
+    injects_env: bool = False
     launchers: tuple[str, ...] = ()
     launched: tuple[str, ...] = ()
     image: str
@@ -162,11 +178,17 @@ POLICIES: Mapping[str, MLPolicy] = {
         ),
         count_processes=_count_torch_processes,
         takes_processes=True,
+        injects_env=True,
         launchers=("torchrun", "torch.distributed.run", "torch.distributed.launch"),
         launched=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
         image="pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
     ),
-    "jax": MLPolicy(build_env=_jax_env, image="nvcr.io/nvidia/jax:25.10-py3"),
+    "jax": MLPolicy(
+        build_env=_jax_env,
+        # Trainer lets spec.trainer.env override them, so that all nodes had the same process ID.
+        reserved=("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+        image="nvcr.io/nvidia/jax:25.10-py3",
+    ),
     "xgboost": MLPolicy(
         build_env=_xgboost_env,
         reserved=("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
@@ -176,8 +198,10 @@ POLICIES: Mapping[str, MLPolicy] = {
     MPI: MLPolicy(
         build_env=lambda job, replica, topology: [],  # by train_job/mpi.py
         reserved=(
-            *("OMPI_MCA_orte_default_hostfile", "OMPI_MCA_plm_rsh_args"),
-            *("OMPI_MCA_orte_keep_fqdn_hostnames", "OMPI_MCA_orte_set_default_slots"),
+            *("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+            *("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"),
+            *("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots"),
+            *("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args"),
         ),
         count_processes=lambda given, gpus, cpus: given or max(1, gpus),
         takes_processes=True,

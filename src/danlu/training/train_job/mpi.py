@@ -1,6 +1,7 @@
 """The policy ``mpi``: a launcher whose ``mpirun`` starts processes in the nodes.
 
-Variables and files are those of an MPIJob of Open MPI; the names are those that JobSet gives pods
+Variables and files are those of an MPIJob of Open MPI, with the further variables that Kubeflow
+Trainer 2.4 sets; the names are those that JobSet gives pods
 (``pkg/runtime/framework/plugins/{mpi,jobset}``).
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from danlu.training.framework import EnvVar, GeneratedFile
 from danlu.training.frameworks.mpi.base import LAUNCHER as MPI_LAUNCHER
@@ -38,6 +40,8 @@ class _NamedByJobSet(MpiV2beta1):
 
 
 _MPI = _NamedByJobSet()
+#: danlu's agent takes them, too.
+_SSH_ARGUMENTS = "-o ConnectionAttempts=10"
 
 
 class MpiTrainJobFramework(TrainJobFramework):
@@ -63,7 +67,16 @@ class MpiTrainJobFramework(TrainJobFramework):
         if replica.type != LAUNCHER:
             return ()
         viewed = _MpiTopology(topology)
-        return _MPI.build_env(_view_as_mpi_job(job), ReplicaId(MPI_LAUNCHER, 0), viewed)
+        common = _MPI.build_env(_view_as_mpi_job(job), ReplicaId(MPI_LAUNCHER, 0), viewed)
+        added: dict[str, Any] = {
+            "OMPI_MCA_plm_rsh_args": _SSH_ARGUMENTS,
+            # PRTE would take the launcher's own short name for that of another host
+            # (kubeflow/trainer#4029).
+            "PRTE_MCA_prte_keep_fqdn_hostnames": "false",
+            "PRTE_MCA_prte_set_default_slots": str(job.options["processes"]),
+            "PRTE_MCA_plm_ssh_args": _SSH_ARGUMENTS,
+        }
+        return [*(dict(common) | added).items()]
 
     def files(
         self, job: Job, topology: Topology, running: Sequence[ReplicaId]

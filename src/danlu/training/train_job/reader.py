@@ -137,11 +137,31 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             message = f"must be 0 with a failurePolicy; it is {limit}"
             hint = "danlu restarts either single replicas or the whole job"
             yield FieldError(f"{path}.template.spec.backoffLimit", message, hint)
+    yield from _check_injection(spec)
     targets = (spec["template"]["spec"].get("successPolicy") or {}).get("targetReplicatedJobs")
     for target in targets or ():
         if target not in names:
             path = f"{root}.successPolicy.targetReplicatedJobs"
             yield FieldError(path, f"replicated job '{target}' not found")
+
+
+def _injection_targets(runtime: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return _list_in(runtime, f"mlPolicy.{_name_policy(runtime)}.envInjection.targets")
+
+
+def _check_injection(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Check that the containers of ``envInjection`` exist, as the torch plug-in does."""
+    known = {job["name"]: _container_names(job) for job in replicated_jobs(spec)}
+    root = f"spec.mlPolicy.{_name_policy(spec)}"
+    targets = [target["jobName"] for target in _injection_targets(spec)]
+    for index, target in enumerate(_injection_targets(spec)):
+        path, name = f"{root}.envInjection.targets[{index}]", target["jobName"]
+        if name in targets[:index]:
+            yield FieldError(f"{path}.jobName", f"duplicate target {name}")
+        for container in target["containerNames"]:
+            if container not in known.get(name, ()):
+                message = f"container '{container}' not found in replicated job '{name}'"
+                yield FieldError(path, message)
 
 
 def _check_dependencies(
@@ -311,11 +331,16 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
                 trainer.get("numProcPerNode") or _find_runtime_processes(mpi),
                 _node_resources(trainer, nodes),
             ),
-            "hasTrainer": spec.get("trainer") is not None,
+            # Without a step called trainer, Trainer's plug-ins find no container to set variables.
+            "hasTrainer": spec.get("trainer") is not None and nodes is not None,
             "successPolicy": template.get("successPolicy") or {},
             **drop_empty(
                 {
                     "podGroupPolicy": runtime.get("podGroupPolicy"),
+                    "envInjection": {
+                        target["jobName"]: [*target["containerNames"]]
+                        for target in _injection_targets(runtime)
+                    },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
                 }
             ),
@@ -329,16 +354,23 @@ def _build_replicas(
     """Return the replicas of a replicated job, with what the TrainJob sets of its step."""
     inner = job["template"]["spec"]
     template, step = inner["template"], _find_step(job)
-    number = inner.get("parallelism")
+    number, trainer = inner.get("parallelism"), spec.get("trainer") or {}
+    has_launcher = _name_policy(runtime) == MPI
+    if step == "trainer" and runtime.get("mlPolicy") is not None:
+        number = runtime["mlPolicy"].get("numNodes")
+    counted = job["name"] == NODE if has_launcher else step == "trainer"
+    if counted and trainer.get("numNodes") is not None:
+        number = trainer["numNodes"]
+        if _find_mpi_policy(runtime).get("runLauncherAsNode"):
+            number = max(number - 1, 1)
     if step == "trainer":
-        trainer = spec.get("trainer") or {}
-        if runtime.get("mlPolicy") is not None:
-            number = runtime["mlPolicy"].get("numNodes")
-        if trainer.get("numNodes") is not None and job["name"] != LAUNCHER:
-            number = trainer["numNodes"]
         template = _set_container_fields(template, FRAMEWORK.container, _trainer_fields(trainer))
-    elif job["name"] == NODE and _name_policy(runtime) == MPI:
-        number, template = _set_mpi_nodes(number, template, spec.get("trainer") or {}, runtime)
+    elif has_launcher and job["name"] in (NODE, LAUNCHER):
+        computes = job["name"] == NODE and _find_mpi_policy(runtime).get("runLauncherAsNode")
+        # The image always, since 2.4; the others as in jobset/builder.go.
+        names = ("image", "env", "resources") if computes else ("image",)
+        fields = {name: value for name, value in _trainer_fields(trainer).items() if name in names}
+        template = _set_container_fields(template, FRAMEWORK.container, fields)
     elif step in INITIALIZERS:
         field = "dataset" if step == DATASET_INITIALIZER else "model"
         given = (spec.get("initializer") or {}).get(field) or {}
@@ -363,25 +395,6 @@ def _find_runtime_processes(mpi: Mapping[str, Any]) -> int | None:
     """Return the processes that a runtime sets; 1 leaves them to the GPUs of a node."""
     number = mpi.get("numProcPerNode") or 1
     return number if number > 1 else None
-
-
-def _set_mpi_nodes(
-    number: int | None,
-    template: Mapping[str, Any],
-    trainer: Mapping[str, Any],
-    runtime: Mapping[str, Any],
-) -> tuple[int | None, Mapping[str, Any]]:
-    """Return number and template of the nodes of MPI, one less if the launcher is one, too.
-
-    They have the trainer's image, variables and resources only in the latter case (``mpi.go``,
-    ``jobset/builder.go``; the image always, since 2.4).
-    """
-    joined = bool(_find_mpi_policy(runtime).get("runLauncherAsNode"))
-    if trainer.get("numNodes") is not None:
-        number = max(trainer["numNodes"] - 1, 1) if joined else trainer["numNodes"]
-    shared = ("image", "env", "resources") if joined else ("image",)
-    fields = {name: value for name, value in _trainer_fields(trainer).items() if name in shared}
-    return number, _set_container_fields(template, FRAMEWORK.container, fields)
 
 
 def _trainer_fields(trainer: Mapping[str, Any]) -> dict[str, Any]:

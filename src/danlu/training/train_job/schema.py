@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from danlu.training.framework import FieldError
-from danlu.training.frameworks.train_job import MPI, POLICIES, UNSUPPORTED_POLICIES
+from danlu.training.frameworks.train_job import MPI, NODE, POLICIES, UNSUPPORTED_POLICIES
 from danlu.training.manifest_schema import (
     CONTAINER,
     INT64,
@@ -53,6 +53,8 @@ def _check_uri(path: str, value: Any) -> Iterator[FieldError]:
     yield from check_text(path, value)
     if isinstance(value, str) and value and not _URI.fullmatch(value):
         yield FieldError(path, f"invalid URI '{value}'", "write scheme://…, or leave it out")
+    if isinstance(value, str) and value.startswith("cache://"):
+        yield FieldError(path, "Kubeflow's data cache runs on a cluster only", "use hf:// or s3://")
 
 
 _LABELS = record_check({"labels": TEXT_MAP, "annotations": TEXT_MAP})
@@ -143,16 +145,30 @@ _TRAIN_JOB_SPEC = record_check(
     },
 )
 
+
+def _check_target_containers(path: str, value: Any) -> Iterator[FieldError]:
+    yield from TEXTS(path, value)
+    if value == []:
+        yield FieldError(path, "must name a container")
+    if isinstance(value, list) and NODE in value:
+        yield FieldError(path, f"must not include '{NODE}'", "it always gets the variables")
+
+
+_INJECTION_TARGET = record_check(
+    {"jobName": check_text, "containerNames": _check_target_containers},
+    ("jobName", "containerNames"),
+)
+_ENV_INJECTION = {"envInjection": record_check({"targets": list_check(_INJECTION_TARGET)})}
 _NO_PROCESSES = "write it as spec.trainer.numProcPerNode of the TrainJob"
 _ML_POLICY: dict[str, FieldCheck] = {
     "numNodes": integer_check(),
-    **dict.fromkeys(
-        POLICIES,
-        record_check(
-            {"envInjection": _refuse_value("variables are set in the container 'node' only")},
+    **{
+        name: record_check(
+            _ENV_INJECTION if policy.injects_env else {},
             elsewhere={"numProcPerNode": _NO_PROCESSES},
-        ),
-    ),
+        )
+        for name, policy in POLICIES.items()
+    },
     MPI: record_check(
         {
             "numProcPerNode": integer_check(1),

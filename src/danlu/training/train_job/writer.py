@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from danlu.training.frameworks.train_job import INITIALIZERS, LAUNCHER, MPI, NODE, find_policy
+from danlu.training.frameworks.train_job import (
+    FRAMEWORK,
+    INITIALIZERS,
+    LAUNCHER,
+    MPI,
+    NODE,
+    find_policy,
+)
 from danlu.training.manifest import drop_empty
+from danlu.training.pod_template import list_containers
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
 from danlu.training.train_job.schema import API_VERSION, MANAGERS
 from danlu.training.types import MANAGER, Job, ReplicaSpec, ReplicaType
@@ -17,8 +25,15 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     manager = job.run_policy.managed_by
     policy, processes = job.options["policy"], job.options["processes"]
     restarts = job.job_restart_policy
-    trained = LAUNCHER if policy == MPI else NODE
-    rules = {"runLauncherAsNode": job.options.get("runLauncherAsNode")}
+    trained = _find_trainer_step(job)
+    targets = [
+        {"jobName": name, "containerNames": containers}
+        for name, containers in job.options.get("envInjection", {}).items()
+    ]
+    rules = {
+        "runLauncherAsNode": job.options.get("runLauncherAsNode"),
+        "envInjection": {"targets": targets} if targets else None,
+    }
     if policy == MPI:
         rules["numProcPerNode"] = processes
     template = {
@@ -70,6 +85,14 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         },
     }
     return [runtime, train_job]
+
+
+def _find_trainer_step(job: Job) -> ReplicaType:
+    """Return what ``spec.trainer`` configures: a launcher if it has the container."""
+    spec = job.replicas.get(LAUNCHER)
+    containers = list_containers(spec.template) if spec else ()
+    found = any(container.get("name") == FRAMEWORK.container for container in containers)
+    return LAUNCHER if found else NODE
 
 
 def _replicated_job(

@@ -193,12 +193,7 @@ def _decide_active(
     else:
         after = [record_outcome(replica, now=now, backoff=backoff) for replica in replicas]
     status = msgspec.structs.replace(status, records=collect_records(job_replicas, after))
-    waiting = {
-        type
-        for type in counts
-        if unmet_dependencies(job, framework, type, counts)
-        or not framework.can_create(job, type, counts)
-    }
+    waiting = {type for type in counts if unmet_dependencies(job, framework, type, counts)}
     ready = [replica for replica in after if replica.id.type not in waiting]
     may_create = job.job_restart_policy is None or not _has_remains(job_replicas, after)
     actions: tuple[Action, ...] = (

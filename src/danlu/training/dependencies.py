@@ -1,9 +1,9 @@
 """Stages: replica types that are created only after others run or have succeeded.
 
-``ReplicaSpec.depends_on`` are JobSet's ``dependsOn``: an initializer that must be ``Complete``
-before the nodes start, workers that must be ``Ready`` before the launcher does. Only creation
-waits. A replica that exists is not deleted if what it depended on fails later, but its next attempt
-waits again.
+What a type waits for (``Framework.list_dependencies``) is by default JobSet's ``dependsOn``: an
+initializer that must be ``Complete`` before the nodes start, workers that must be ``Ready`` before
+the launcher does. Only creation waits. A replica that exists is not deleted if what it depended on
+fails later, but its next attempt waits again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_COUNTS = ReplicaCounts()
 
 
 class StageCounts(Protocol):
-    """How many replicas of one type run and have succeeded."""
+    """How many replicas of one type run and have ended."""
 
     @property
     def active(self) -> int:
@@ -29,20 +29,29 @@ class StageCounts(Protocol):
     def succeeded(self) -> int:
         """Those that have succeeded."""
 
+    @property
+    def failed(self) -> int:
+        """Those that have failed and do not start again."""
+
 
 def unmet_dependencies(
     job: Job, framework: Framework, type: ReplicaType, counts: Mapping[ReplicaType, StageCounts]
 ) -> tuple[Dependency, ...]:
-    """Return what the replicas of a type still wait for; ``counts`` may lack types without any."""
+    """Return what the replicas of a type still wait for; ``counts`` may lack types without any.
+
+    Replicas that have ended are not waited for to be ready: they do not start again.
+    """
 
     def is_met(dependency: Dependency) -> bool:
         expected = desired_replicas(job, dependency.type, framework)
         count = counts.get(dependency.type, _NO_COUNTS)
-        ready = 0 if dependency.status == "Complete" else count.active
+        ready = 0 if dependency.status == "Complete" else count.active + count.failed
         return count.succeeded + ready >= expected
 
     return tuple(
-        dependency for dependency in job.replicas[type].depends_on if not is_met(dependency)
+        dependency
+        for dependency in framework.list_dependencies(job, type)
+        if not is_met(dependency)
     )
 
 

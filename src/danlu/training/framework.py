@@ -17,6 +17,7 @@ from danlu.training.types import (
     API_VERSION,
     MANAGER,
     ConditionType,
+    Dependency,
     Job,
     ReplicaId,
     ReplicaType,
@@ -355,9 +356,9 @@ class Framework(ABC):
         """Return what a replica of ``type`` runs on this machine; empty is the image's own."""
         return command or self.wrap_command(job, type, ())
 
-    def can_create(self, job: Job, type: ReplicaType, counts: CountsByType) -> bool:
-        """Return whether replicas of ``type`` may be created now."""
-        return True
+    def list_dependencies(self, job: Job, type: ReplicaType) -> Sequence[Dependency]:
+        """Return what replicas of ``type`` wait for before they are created."""
+        return job.replicas[type].depends_on
 
     def count_processes(self, job: Job, type: ReplicaType) -> int:
         """Return how many computing processes a replica of ``type`` starts.

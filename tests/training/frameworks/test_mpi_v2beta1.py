@@ -12,6 +12,7 @@ import pytest
 
 from danlu.errors import UsageError
 from danlu.training.decide import decide
+from danlu.training.dependencies import describe_dependencies
 from danlu.training.document import read_manifest_file
 from danlu.training.framework import ReplicaCounts
 from danlu.training.frameworks.mpi import FRAMEWORK as V1
@@ -406,6 +407,9 @@ def test_launcher_waits_for_running_workers_if_told_to() -> None:
     both = (one, attempt("worker-1", ReplicaPhase.RUNNING))
     assert created(decide_once(waits, *both)) == ["launcher-0"]
     assert created(decide_once(read(manifest())))[0] == "launcher-0"
+    ended = attempt("worker-1", ReplicaPhase.FAILED)  # it does not start again
+    assert created(decide_once(waits, one, ended)) == ["launcher-0"]
+    assert describe_dependencies(waits, V2, LAUNCHER) == "Worker to be Ready"
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])

@@ -36,6 +36,7 @@ from danlu.training.frameworks.mpi.base import (
 from danlu.training.pod_template import env_unless_declared
 from danlu.training.types import (
     ConditionType,
+    Dependency,
     Job,
     ReplicaId,
     ReplicaType,
@@ -84,17 +85,11 @@ class MpiV2beta1(MpiBase):
             return Verdict(ConditionType.RUNNING, LAUNCHER)
         return None
 
-    def can_create(self, job: Job, type: ReplicaType, counts: CountsByType) -> bool:
-        """Return whether the launcher must not wait for a worker to start.
-
-        A worker that has ended is not waited for: it does not start again, and the launcher says
-        what it lacks.
-        """
+    def list_dependencies(self, job: Job, type: ReplicaType) -> Sequence[Dependency]:
+        """Return that the launcher waits for the workers, unless it starts with them."""
         policy = job.options.get("launcherCreationPolicy") or AT_STARTUP
-        if type != LAUNCHER or policy == AT_STARTUP:
-            return True
-        workers = counts.get(WORKER, ReplicaCounts())
-        return workers.active + workers.succeeded + workers.failed >= workers.expected
+        waits = type == LAUNCHER and WORKER in job.replicas and policy != AT_STARTUP
+        return (Dependency(WORKER, "Ready"),) if waits else ()
 
     def validate(self, job: Job) -> Iterator[FieldError]:
         """Yield errors of the numbers of replicas; workers without a number are none."""

@@ -267,6 +267,9 @@ class Framework(ABC):
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""
 
+    one_machine_variables: ClassVar[Mapping[str, str]] = {}
+    """Variables of replicas that run on one machine, unless the job sets them."""
+
     # -- extension points -------------------------------------------------------------------------
 
     @abstractmethod

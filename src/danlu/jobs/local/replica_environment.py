@@ -89,7 +89,7 @@ class ReplicaEnvironment:
     def variables(self, replica: ReplicaId) -> Mapping[str, str]:
         """Return environment variables, which those of the job override."""
         contained = runs_in_container(self._submission, self._framework, replica)
-        variables = {}
+        variables = dict(self._framework.one_machine_variables)
         if _create_checkpoint_directory(self._checkpoints):
             directory = CHECKPOINTS_MOUNT if contained else str(self._checkpoints)
             variables[CHECKPOINT_VARIABLE] = directory

@@ -60,6 +60,7 @@ class MpiTrainJobFramework(TrainJobFramework):
     server_types = (NODE,)
     files_directory = _MPI.files_directory
     needs_own_tmpdir = _MPI.needs_own_tmpdir
+    one_machine_variables = _MPI.one_machine_variables
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return where the launcher's Open MPI finds its agent and its hosts."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from danlu.training.framework import Framework, GeneratedFile
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
@@ -50,6 +51,8 @@ class MpiBase(Framework):
     # Open MPI's daemon begins by removing its job's session directory, and with it that of another
     # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
     needs_own_tmpdir = True
+    # Open MPI 5's hierarchical collectives add up wrongly, and then hang, if hosts are one machine.
+    one_machine_variables: ClassVar[Mapping[str, str]] = {"OMPI_MCA_coll": "^han"}
 
     @abstractmethod
     def launcher_computes(self, job: Job) -> bool:

@@ -81,7 +81,7 @@ def replace_with(seen: Seen, answer: Any) -> Callable[..., Any]:
 @pytest.fixture
 def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> Seen:
     results: Seen = {}
-    monkeypatch.setattr("danlu.cli.build.build", replace_with(results, report()))
+    monkeypatch.setattr("danlu.cli.build.build_project", replace_with(results, report()))
     monkeypatch.setattr("danlu.cli.run.run_command", replace_with(results, 7))
     locked = LockReport(True, ("locked numpy 2.4.0",), Path("danlu.lock"))
     monkeypatch.setattr("danlu.cli.lock.lock", replace_with(results, locked))
@@ -98,13 +98,13 @@ def test_build_prints_a_summary_line(cli: Cli, recorded_calls: Seen) -> None:
 
 def test_unchanged_build_prints_up_to_date(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     same = report(unchanged=True, vertices=(), seconds=0.04)
-    monkeypatch.setattr("danlu.cli.build.build", replace_with({}, same))
+    monkeypatch.setattr("danlu.cli.build.build_project", replace_with({}, same))
     assert cli("build").err == "up to date: abababababab demo:latest in 40 ms\n"
 
 
 def test_build_prints_lock_changes_and_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     output = report(lock_changes=("locked numpy 2.4.0",), outputs=("/tmp/x.tar",))
-    monkeypatch.setattr("danlu.cli.build.build", replace_with({}, output))
+    monkeypatch.setattr("danlu.cli.build.build_project", replace_with({}, output))
     assert cli("build").err.splitlines()[:2] == ["locked numpy 2.4.0", "wrote /tmp/x.tar"]
 
 
@@ -196,7 +196,7 @@ def test_secret_from_a_variable_is_a_private_temporary_file(
         held.append((path, path.read_text(), path.stat().st_mode & 0o777))
         return report()
 
-    monkeypatch.setattr("danlu.cli.build.build", build)
+    monkeypatch.setattr("danlu.cli.build.build_project", build)
     assert cli("build", "--secret", "id=token,env=TOKEN").code == 0
     path = held[0][0]
     assert held[0][1:] == ("s3cret", 0o600)

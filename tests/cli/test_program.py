@@ -224,7 +224,7 @@ def raise_error(error: BaseException) -> Callable[..., Any]:
 
 def fail_with(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, *more: str) -> Any:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n")
-    monkeypatch.setattr("danlu.cli.build.build", raise_error(error))
+    monkeypatch.setattr("danlu.cli.build.build_project", raise_error(error))
     return cli("build", *more)
 
 

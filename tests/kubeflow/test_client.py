@@ -19,6 +19,10 @@ from tests.serving.servers import install_packages
 from tests.test_repository import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+BUNDLED_RUNTIMES = (
+    *("torch-distributed", "jax-distributed", "xgboost-distributed"),
+    *("deepspeed-distributed", "mlx-distributed", "plain-distributed"),
+)
 SCRIPTS = Path(__file__).with_name("scripts")
 
 RUNTIME = """
@@ -93,7 +97,7 @@ def test_a_function_runs_on_two_nodes(account: Account) -> None:
         for rank in (0, 1)
     ]
     assert lines == [
-        "['torch-distributed', 'jax-distributed', 'xgboost-distributed', 'plain-distributed']",
+        str([*BUNDLED_RUNTIMES]),
         *printed[0],
         "node-0 Succeeded True cpu 1",
         "node-1 Succeeded True cpu 1",
@@ -124,8 +128,8 @@ def test_jobs_that_fail_and_calls_that_raise(account: Account) -> None:
         f"RuntimeError: Failed to get {job} <- job 'long' not found",
         f"RuntimeError: Failed to delete {job} <- job 'long' not found",
         "RuntimeError: Failed to get Runtime: torchtune (checked both namespaced and cluster scope)"
-        " <- Reason: ClusterTrainingRuntime torchtune not found; danlu has torch-distributed,"
-        " jax-distributed, xgboost-distributed, plain-distributed",
+        " <- Reason: ClusterTrainingRuntime torchtune not found; danlu has "
+        + ", ".join(BUNDLED_RUNTIMES),
         "ValueError: BuiltinTrainer is not supported on this machine: danlu has no recipes of"
         " torchtune; pass the training as a CustomTrainer",
     ]

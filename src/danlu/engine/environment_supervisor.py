@@ -182,7 +182,7 @@ class EnvironmentSupervisor:
         try:
             exit = await run_with_log(partial(self._start_service, spec), log)
         except (DanluError, OSError) as error:
-            return f"could not be started: {error}"
+            return f"could not be run: {error}"
         finally:
             log.close()
         return f"exited with code {exit.code}" if exit.code else ""

@@ -84,7 +84,7 @@ class ServiceRunner:
     async def _run_once(self) -> None:
         try:
             start = partial(self._start, self._spec)
-            exit = await run_with_log(start, self._log, started=self._record_start)
+            exit = await run_with_log(start, self._log, on_start=self._record_start)
         except DanluError as error:
             self._update_state(running=False, exit_code=125, reason=error.message)
         else:
@@ -115,11 +115,11 @@ async def run_with_log(
     start: Callable[[int], Awaitable[EnvironmentProgram]],
     log: RotatingLog,
     *,
-    started: Callable[[EnvironmentProgram], None] = lambda program: None,
+    on_start: Callable[[EnvironmentProgram], None] = lambda program: None,
 ) -> ContainerExit:
     """Run a program until its end, and write its output to a log.
 
-    ``start`` starts it with a descriptor for its output; then ``started`` is called.
+    ``start`` starts it with a descriptor for its output; then ``on_start`` is called.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reading, False)
@@ -129,7 +129,7 @@ async def run_with_log(
         finally:
             # The program has its own copy, and reading ends when all copies are closed.
             os.close(writing)
-        started(program)
+        on_start(program)
         async with anyio.create_task_group() as group:
             group.start_soon(_copy_output, reading, log)
             exit = await program.wait()

@@ -157,7 +157,7 @@ class LocalBackend(KubernetesBackend):
         self, name: str, follow: bool = False, step: str = f"{constants.NODE}-0"
     ) -> Iterator[str]:
         """Yield the lines of a step; with ``follow``, until the job is finished."""
-        self.get_job(name)  # raises the SDK's error if there is none
+        self.get_job(name)  # raises the SDK's error if it does not exist
         with start_blocking_portal() as portal:
             lines, bars = self._api.read_logs(name, step, follow=follow), ProgressBarFilter()
             while (line := portal.call(_read_next, lines)) is not None:

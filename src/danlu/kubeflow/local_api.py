@@ -46,7 +46,10 @@ _KINDS = {
     constants.TRAINJOB_PLURAL: FRAMEWORK.kind,
 }
 _DEVICES = (
-    *(constants.CPU_LABEL, constants.GPU_LABEL, constants.GPU_MIG_PREFIX, constants.TPU_LABEL),
+    constants.CPU_LABEL,
+    constants.GPU_LABEL,
+    constants.GPU_MIG_PREFIX,
+    constants.TPU_LABEL,
 )
 _CONDITIONS = {
     ConditionType.SUCCEEDED: constants.TRAINJOB_COMPLETE,
@@ -58,7 +61,7 @@ _PHASES = {"Waiting": "Pending", "Stopped": "Failed"}
 
 @dataclass(frozen=True)
 class Response(Generic[T]):
-    """The response to a request with ``async_req``."""
+    """What the SDK gets for a request: with ``async_req`` it waits, and then reads the fields."""
 
     value: T
 

@@ -1,4 +1,4 @@
-"""A program that compiles bytecode for the newest image of a home; prints JSON.
+"""A program that compiles bytecode for the image that its argument names; prints JSON.
 
 Tests run it in a separate process: entering a user namespace needs a single thread.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,10 @@ def summary(layers: list[Layer]) -> list[dict[str, Any]]:
     ]
 
 
-async def main(paths: Paths) -> dict[str, Any]:
+async def main(paths: Paths, name: str) -> dict[str, Any]:
     with Store.open(paths.store) as store, store.lease(), store.staging() as work:
-        image = store.images()[0]
+        image = store.image(name)
+        assert image is not None
         stack = tuple(
             layer for diff_id in image.layers if (layer := store.layer(diff_id)) is not None
         )
@@ -85,4 +87,4 @@ async def main(paths: Paths) -> dict[str, Any]:
 if __name__ == "__main__":
     home = Paths.of()
     userns.enter(home)
-    print(json.dumps(anyio.run(main, home)))
+    print(json.dumps(anyio.run(main, home, sys.argv[1])))

@@ -16,6 +16,8 @@ from tests.fakes.wheels import make_wheel
 
 pytestmark = pytest.mark.real
 
+#: The store has other images, too, which other tests build meanwhile.
+IMAGE = "local/compiled:1"
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
@@ -40,9 +42,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compile_result(
     danlu: Callable[..., subprocess.CompletedProcess[str]], project: Path, real_home: Path
 ) -> dict[str, Any]:
-    danlu("build", cwd=project)
+    danlu("build", "--tag", IMAGE, cwd=project)
     outcome = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("bytecode_process.py"))],
+        [sys.executable, str(Path(__file__).with_name("bytecode_process.py")), IMAGE],
         env={**os.environ, "DANLU_HOME": str(real_home)},
         capture_output=True,
         text=True,

@@ -111,6 +111,15 @@ def test_a_function_runs_on_two_nodes(account: Account) -> None:
     ]
 
 
+@pytest.mark.needs("mpirun")
+def test_a_function_is_started_by_mpirun(account: Account) -> None:
+    assert account.run("mpi.py") == [
+        "2 ('node-0', 'Succeeded') ('node-1', 'Succeeded')",
+        "rank 0 of 2",
+        "rank 1 of 2",
+    ]
+
+
 def test_jobs_that_fail_and_calls_that_raise(account: Account) -> None:
     (account.project / "runtime.yaml").write_text(RUNTIME)
     client = "TrainerClient(runtimes=['runtime.yaml'], host_python=True)"

@@ -115,7 +115,8 @@ class LocalBackend(KubernetesBackend):
         The SDK's command writes it in the working directory: here that has the user's files, and
         all nodes share it.
         """
-        last_line = runtime.trainer.command[-1].rstrip().rpartition("\n")[2]
+        *shell, text = runtime.trainer.command  # a shell, which mpirun may start
+        last_line = text.rstrip().rpartition("\n")[2]
         if not last_line.endswith(_FUNCTION_FILE):  # the user replaced the command
             return runtime, trainer
         entry_point = last_line.removesuffix(_FUNCTION_FILE).strip()
@@ -125,10 +126,11 @@ class LocalBackend(KubernetesBackend):
                 f" {self._api.options.env}, and every node has them without an installation"
             )
         files = self._api.files
-        files.mkdir()
-        [text] = _render_command(runtime, trainer, "{func_file}\n{func_code}")
+        text = _render_command(runtime, trainer, (*shell, "{func_file}\n{func_code}"))[-1]
         name, _, code = text.partition("\n")
-        (files / name).write_text(code, encoding="utf-8")
+        file = files / name.lstrip("/")  # with mpirun it is one of a home directory
+        file.parent.mkdir(parents=True)
+        file.write_text(code, encoding="utf-8")
         if self._api.runs_on_host(runtime.name, trainer.image):
             if entry_point == "python":
                 entry_point = shlex.quote(sys.executable).replace("{", "{{").replace("}", "}}")
@@ -136,7 +138,7 @@ class LocalBackend(KubernetesBackend):
                 _install_packages(trainer, files / _PACKAGES, load_settings().paths.cache)
                 trainer = dataclasses.replace(trainer, packages_to_install=None)
         script = f'{_SEARCH_PATHS} {entry_point} "{_FILES}/{{func_file}}"'
-        return _replace_command(runtime, ("bash", "-c", script)), trainer
+        return _replace_command(runtime, (*shell, script)), trainer
 
     def wait_for_job_status(
         self,
@@ -176,7 +178,7 @@ def _replace_command(runtime: types.Runtime, command: tuple[str, ...]) -> types.
 
 
 def _render_command(
-    runtime: types.Runtime, trainer: types.CustomTrainer, *command: str
+    runtime: types.Runtime, trainer: types.CustomTrainer, command: tuple[str, ...]
 ) -> list[str]:
     """Return the words of ``command`` with what the SDK makes of the function."""
     runtime = _replace_command(runtime, command)

@@ -26,11 +26,11 @@ from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.types import JobView, LogLine, ReplicaView
 from danlu.submission.options import TrainOptions
 from danlu.submission.run import run_in_portal
-from danlu.training.frameworks.train_job import FRAMEWORK, NODE
+from danlu.training.frameworks.train_job import FRAMEWORK, INITIALIZERS, LAUNCHER, NODE
 from danlu.training.pod_template import pod_spec
 from danlu.training.train_job.runtimes import RUNTIME_NAMES, bundled_runtime, name_bundled_runtime
 from danlu.training.train_job.schema import API_VERSION
-from danlu.training.types import ConditionType, Job
+from danlu.training.types import ConditionType, Job, ReplicaId
 from danlu.util.yaml_with_lines import read_yaml
 
 T = TypeVar("T")
@@ -55,8 +55,6 @@ _CONDITIONS = {
     ConditionType.SUCCEEDED: constants.TRAINJOB_COMPLETE,
     ConditionType.FAILED: constants.TRAINJOB_FAILED,
 }
-#: Phases of pods by states of replicas that are none.
-_PHASES = {"Waiting": "Pending", "Stopped": "Failed"}
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,9 @@ class LocalApi:
         """List the pods of the TrainJob that the selector names first."""
         name = label_selector.partition(",")[0].partition("=")[2]
         view, job = self._find_job(name)
-        pods = [_describe_pod(name, replica, job) for replica in view.replicas]
+        # The SDK lists them in this order; a launcher is its first node.
+        replicas = sorted(view.replicas, key=lambda replica: replica.id.type != LAUNCHER)
+        pods = [_describe_pod(view, replica, job) for replica in replicas]
         return Response(Response({"items": pods}))
 
     def list_namespaced_event(self, namespace: str, **_: Any) -> Response[Any]:
@@ -207,9 +207,9 @@ class LocalApi:
 
     async def read_logs(self, name: str, step: str, *, follow: bool) -> AsyncIterator[LogLine]:
         """Yield the lines of a step of a job."""
-        names = (step, f"{step}-0")  # an initializer's step has no number
+        job = (await self._jobs.submission(name)).job
         view = await self._jobs.view(name)
-        replicas = [replica.id for replica in view.replicas if str(replica.id) in names]
+        replicas = [each.id for each in view.replicas if _name_step(job, each.id) == step]
         if replicas:
             async for line in self._jobs.logs(name, replicas=replicas, follow=follow):
                 yield line
@@ -241,6 +241,7 @@ class LocalApi:
         if runtime not in (*names, *RUNTIME_NAMES):
             # It is of a file that this client was not given, or the job is not of a client.
             runtime = name_bundled_runtime(job.options["policy"])
+        nodes = job.replica_count(NODE) + bool(job.options.get("runLauncherAsNode"))
         return {
             "apiVersion": API_VERSION,
             "kind": FRAMEWORK.kind,
@@ -253,7 +254,7 @@ class LocalApi:
             },
             "spec": {
                 "runtimeRef": {"name": runtime},
-                "trainer": {"numNodes": job.replica_count(NODE)},
+                "trainer": {"numNodes": nodes},
             },
             "status": {"conditions": _describe_conditions(view)},
         }
@@ -293,18 +294,33 @@ def _describe_container(container: Fields) -> Fields:
     return {"name": container["name"], "resources": {"limits": known} if known else None}
 
 
-def _describe_pod(name: str, replica: ReplicaView, job: Job) -> Fields:
+def _name_step(job: Job, replica: ReplicaId) -> str:
+    """Return the name that the SDK gives a replica: a launcher is the first of the nodes."""
+    if replica.type in INITIALIZERS:
+        return str(replica.type)
+    index = 0 if replica.type == LAUNCHER else job.replica_count(LAUNCHER) + replica.index
+    return f"{NODE}-{index}"
+
+
+def _describe_phase(view: JobView, replica: ReplicaView) -> str:
+    """Return the phase of a replica's pod, which has fewer of them."""
+    if replica.state == "Stopped":
+        return "Succeeded" if view.state == ConditionType.SUCCEEDED else "Failed"
+    return "Pending" if replica.state == "Waiting" else replica.state
+
+
+def _describe_pod(view: JobView, replica: ReplicaView, job: Job) -> Fields:
     containers = pod_spec(job.replicas[replica.id.type].template)["containers"]
     return {
         "metadata": {
             "name": replica.host,
             "namespace": NAMESPACE,
             "labels": {
-                constants.JOBSET_NAME_LABEL: name,
+                constants.JOBSET_NAME_LABEL: view.name,
                 constants.JOBSET_RJOB_NAME_LABEL: str(replica.id.type),
                 constants.JOB_INDEX_LABEL: str(replica.id.index),
             },
         },
         "spec": {"containers": [_describe_container(item) for item in containers]},
-        "status": {"phase": _PHASES.get(replica.state, replica.state)},
+        "status": {"phase": _describe_phase(view, replica)},
     }

@@ -167,9 +167,14 @@ async def test_agent_takes_the_options_of_ssh(jobs: LocalJobs, work: Path) -> No
 
 async def test_launcher_starts_after_all_workers_if_told_to(jobs: LocalJobs, work: Path) -> None:
     options = "launcherCreationPolicy: WaitForWorkersReady"
-    launch = "sh $(dirname $OMPI_MCA_orte_default_hostfile)/discover_hosts.sh"
+    # The place in a container, which in the command of a process means the same file.
+    launch = "sh /etc/mpi/discover_hosts.sh; echo /old/etc/mpi/hostfile"
     await jobs.submit(submission(work, launch, options))
-    assert await ranks_of(jobs) == ["pi-worker-0.pi.default.svc", "pi-worker-1.pi.default.svc"]
+    assert await ranks_of(jobs) == [
+        "/old/etc/mpi/hostfile",
+        "pi-worker-0.pi.default.svc",
+        "pi-worker-1.pi.default.svc",
+    ]
 
 
 SUM = """\

@@ -81,7 +81,7 @@ def convert_to_train_job(
 ) -> Conversion:
     """Return a job of ``kubeflow.org/v1`` as a TrainJob.
 
-    ``document`` is its manifest, empty if there is none. With ``start_with_launcher`` the launcher
+    ``document`` is its manifest, or ``{}``. With ``start_with_launcher`` the launcher
     of the policy starts the program, and sets variables that otherwise only v1 has. Raises
     :class:`~danlu.training.document.ManifestError` if the TrainJob would be another job.
     """
@@ -283,7 +283,7 @@ def convert_to_v1(job: Job, document: Mapping[str, Any]) -> Conversion:
     """Return a TrainJob as a job of ``kubeflow.org/v1``.
 
     The kind is that of its policy, without one the kind that serves any program. ``document`` is
-    the TrainJob's manifest, empty if there is none. Raises
+    the TrainJob's manifest, or ``{}``. Raises
     :class:`~danlu.training.document.ManifestError` if the result would be another job.
     """
     policy = job.options["policy"]

@@ -171,13 +171,13 @@ def list_objects(site: JobNamespace) -> list[Any]:
 def test_a_cell_runs_as_pods_of_the_environments_image(
     kernel: PodKernel, site: JobNamespace, environment: EnvironmentDirectory, project: Path
 ) -> None:
-    (project / "beside7.py").write_text("import below7.deep\ndef twice(x): return below7.deep.n*x")
-    (project / "below7").mkdir()
-    (project / "below7" / "__init__.py").touch()
-    (project / "below7" / "deep.py").write_text("from .number import n\n")
-    (project / "below7" / "number.py").write_text("n = 2\n")
+    (project / "beside9.py").write_text("import below9.deep\ndef twice(x): return below9.deep.n*x")
+    (project / "below9").mkdir()
+    (project / "below9" / "__init__.py").touch()
+    (project / "below9" / "deep.py").write_text("from .number import n\n")
+    (project / "below9" / "number.py").write_text("n = 2\n")
     kernel.user_ns["x"] = 21
-    code = "import json, beside7\ny = beside7.twice(x)\n"
+    code = "import json, beside9\ny = beside9.twice(x)\n"
     kernel.run(environment, "--worker 2 --send x --return y --name cell", code)
     assert kernel.user_ns["y"] == 42
     (found,) = list_objects(site)

@@ -111,7 +111,7 @@ async def along(directory: Path, jobs: int, *, pause: float = 0.0) -> Figures:
                 last = time.monotonic() - began
             await _wait_for_success(made, seen, jobs)
             figures = {"last pod": last, "succeeded": time.monotonic() - began}
-            figures |= {"start": before["operator"], **_summarize_latencies(seen)}
+            figures |= _summarize_latencies(seen)
             return {**figures, **await _measure_costs(made, client, asked, before, jobs=jobs)}
 
 

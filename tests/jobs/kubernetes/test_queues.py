@@ -11,7 +11,7 @@ from aiohttp import web
 
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.kueue import (
-    Workload,
+    QueuedWorkload,
     describe_admission,
     describe_evictions,
     find_position,
@@ -89,7 +89,7 @@ def workload(**fields: Any) -> Workload:
         ),
     ],
 )
-def test_admission_in_words(found: Workload | None, expected: str) -> None:
+def test_admission_in_words(found: QueuedWorkload | None, expected: str) -> None:
     assert describe_admission(found, "lab") == expected
 
 

@@ -286,7 +286,7 @@ class KubernetesJobs:
                 pass
 
     async def _mark_stopped_by_user(self, client: Client, found: ClusterJob) -> None:
-        await self._set_active_in_queue(client, found, active=False)
+        await self._change_workload(client, found, active=False)
         # Suspending works with any operator; the annotation makes it final for danlu.
         change = {
             "metadata": {"annotations": {STOPPED_ANNOTATION: _STOPPED_BY_USER}},
@@ -317,13 +317,11 @@ class KubernetesJobs:
         """Suspend a job or resume it."""
         async with self._open_job(name) as (client, found):
             await self._require_active(client, found)
-            if not await self._set_active_in_queue(client, found, active=not suspended):
+            if not await self._change_workload(client, found, active=not suspended):
                 change = {"spec": {"runPolicy": {"suspend": suspended}}}
                 await self._patch_job(client, found, change)
 
-    async def _set_active_in_queue(
-        self, client: Client, found: ClusterJob, *, active: bool
-    ) -> bool:
+    async def _change_workload(self, client: Client, found: ClusterJob, *, active: bool) -> bool:
         """Suspend or resume a job in a queue of Kueue; False if it is in none.
 
         Kueue resumes an admitted job that is suspended in another way.

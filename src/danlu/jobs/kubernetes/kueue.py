@@ -69,7 +69,7 @@ class _WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
     scheduling_stats: _SchedulingStats | None = None
 
 
-class Workload(Object, frozen=True, rename="camel", omit_defaults=True):
+class QueuedWorkload(Object, frozen=True, rename="camel", omit_defaults=True):
     """What Kueue knows about a job in a queue."""
 
     spec: _WorkloadSpec = _WorkloadSpec()
@@ -109,13 +109,13 @@ def queue_of(labels: Mapping[str, str]) -> str:
 
 async def list_workloads(
     client: Client, namespace: str, *, uid: str = ""
-) -> Mapping[str, Workload] | None:
+) -> Mapping[str, QueuedWorkload] | None:
     """Return the Workloads of a namespace, or of the job with this UID, by the UID of their job.
 
     None if the cluster has no Kueue, or the user may not read them.
     """
     selection = ListOptions(namespace, labels=f"{_JOB_UID_LABEL}={uid}" if uid else _JOB_UID_LABEL)
-    for resource in _resources(_GROUP, "workloads", "Workload", Workload):
+    for resource in _kueue_resources(_GROUP, "workloads", "Workload", QueuedWorkload):
         try:
             listed = await client.list(resource, selection)
         except NotFound:
@@ -123,12 +123,12 @@ async def list_workloads(
         except OutsideError:
             return None
         # Of several the newest counts: an elastic job replaces its Workload.
-        found = sorted(listed.items, key=lambda one: str(one.metadata.creation_timestamp))
-        return {one.metadata.labels[_JOB_UID_LABEL]: one for one in found}
+        workloads = sorted(listed.items, key=lambda one: str(one.metadata.creation_timestamp))
+        return {workload.metadata.labels[_JOB_UID_LABEL]: workload for workload in workloads}
     return None
 
 
-async def find_position(client: Client, workload: Workload) -> int | None:
+async def find_position(client: Client, workload: QueuedWorkload) -> int | None:
     """Return the place of a pending Workload in its LocalQueue, counted from 1.
 
     None if it waits for nothing, Kueue's visibility API is not installed, or the user may not read
@@ -137,7 +137,9 @@ async def find_position(client: Client, workload: Workload) -> int | None:
     if not workload.is_pending:
         return None
     namespace, name = workload.metadata.namespace, workload.metadata.name
-    for resource in _resources(_VISIBILITY_GROUP, "localqueues", "LocalQueue", _PendingWorkloads):
+    for resource in _kueue_resources(
+        _VISIBILITY_GROUP, "localqueues", "LocalQueue", _PendingWorkloads
+    ):
         with suppress(OutsideError):
             pending = await client.get(
                 resource,
@@ -151,7 +153,7 @@ async def find_position(client: Client, workload: Workload) -> int | None:
     return None
 
 
-def _resources(
+def _kueue_resources(
     group: str, plural: str, kind: str, model: type[_Model]
 ) -> tuple[Resource[_Model], ...]:
     return tuple(Resource(group, version, plural, kind, model) for version in _VERSIONS)
@@ -169,7 +171,7 @@ async def join_queue(client: Client, namespace: str, job: Job, queue: str) -> Jo
 
     Raises :class:`UsageError` if there is no such queue, with the names of those that exist.
     """
-    local_queues = _resources(_GROUP, "localqueues", "LocalQueue", Object)
+    local_queues = _kueue_resources(_GROUP, "localqueues", "LocalQueue", Object)
     kueue = await _list_queues(client, namespace, local_queues)
     if kueue is None or queue in kueue:
         return job
@@ -209,7 +211,9 @@ async def _list_queues(
 # -- in words -------------------------------------------------------------------------------------
 
 
-def describe_admission(workload: Workload | None, queue: str, position: int | None = None) -> str:
+def describe_admission(
+    workload: QueuedWorkload | None, queue: str, position: int | None = None
+) -> str:
     """Return what a suspended job in ``queue`` waits for: its quota, a check, or to be resumed."""
     if workload is None:
         return f"admission to queue {queue}: Kueue has not created a Workload for the job"
@@ -222,7 +226,7 @@ def describe_admission(workload: Workload | None, queue: str, position: int | No
     return ": ".join(filter(None, (start, _pending_message(workload))))
 
 
-def _pending_message(workload: Workload) -> str:
+def _pending_message(workload: QueuedWorkload) -> str:
     if workload.is_pending:
         reserved = workload.condition("QuotaReserved")
         return reserved.message if reserved is not None else ""
@@ -233,10 +237,10 @@ def _pending_message(workload: Workload) -> str:
     )
 
 
-def describe_evictions(workload: Workload | None) -> str:
+def describe_evictions(workload: QueuedWorkload | None) -> str:
     """Return how often Kueue evicted a job, and why the last time; empty if it never did.
 
-    An eviction is no failure of the job, and does not count towards its restarts.
+    An eviction does not count towards the restarts of a job.
     """
     if workload is None:
         return ""
@@ -261,11 +265,11 @@ def describe_evictions(workload: Workload | None) -> str:
 # -- changing -------------------------------------------------------------------------------------
 
 
-async def set_active(client: Client, workload: Workload, *, active: bool) -> None:
+async def set_active(client: Client, workload: QueuedWorkload, *, active: bool) -> None:
     """Let Kueue suspend the job of a Workload for good (False), or queue it again."""
     patch = merge_patch({"spec": {"active": active}})
     namespace, name = workload.metadata.namespace, workload.metadata.name
-    first, second = _resources(_GROUP, "workloads", "Workload", Workload)
+    first, second = _kueue_resources(_GROUP, "workloads", "Workload", QueuedWorkload)
     try:
         await client.patch(first, name, patch, namespace=namespace)
     except NotFound:

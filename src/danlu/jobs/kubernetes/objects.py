@@ -29,7 +29,7 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
     status: Mapping[str, Any] = {}
 
     @property
-    def is_suspended(self) -> bool:
+    def suspend(self) -> bool:
         """Whether it shall not run, because of its user or of its queue."""
         return (self.spec.get("runPolicy") or {}).get("suspend") is True
 

@@ -68,7 +68,7 @@ async def find_admissions(
     client: Client, namespace: str, jobs: Iterable[JobObject]
 ) -> Mapping[str, WaitingReasons]:
     """Return what jobs of a namespace wait for in queues of Kueue, by UID; one request for all."""
-    queues = {job.metadata.uid: queue_of(job.metadata.labels) for job in jobs if job.is_suspended}
+    queues = {job.metadata.uid: queue_of(job.metadata.labels) for job in jobs if job.suspend}
     workloads = await list_workloads(client, namespace) if any(queues.values()) else None
     if workloads is None:
         return {}

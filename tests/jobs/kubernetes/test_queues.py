@@ -56,16 +56,10 @@ EVICTED = [
 ]
 
 
-def workload(**fields: Any) -> Workload:
+def workload(**fields: Any) -> QueuedWorkload:
     metadata = {"name": "pytorchjob-job-1a2b3", "namespace": "default"}
-    return msgspec.convert(
-        {
-            "metadata": metadata,
-            **fields,
-            "spec": {"queueName": "research", **fields.get("spec", {})},
-        },
-        Workload,
-    )
+    spec = {"queueName": "research", **fields.pop("spec", {})}
+    return msgspec.convert({"metadata": metadata, "spec": spec, **fields}, QueuedWorkload)
 
 
 @pytest.mark.parametrize(

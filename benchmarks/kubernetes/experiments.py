@@ -28,7 +28,7 @@ from benchmarks.kubernetes.roles import pairs
 from benchmarks.kubernetes.server import Requests, ServerExperiment, bench, requests_of
 from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES, PODS, SERVICES
-from tests.kube.servers import free_port
+from tests.ports import free_port
 
 __all__ = ["Figures", "along", "bare", "existing", "large"]
 

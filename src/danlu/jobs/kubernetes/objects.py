@@ -29,6 +29,11 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
     status: Mapping[str, Any] = {}
 
     @property
+    def suspend(self) -> bool:
+        """Whether it shall not run, because of its user or of its queue."""
+        return (self.spec.get("runPolicy") or {}).get("suspend") is True
+
+    @property
     def submitted_labels(self) -> dict[str, str]:
         """Labels of the submission; empty for jobs not submitted by danlu."""
         text = self.metadata.annotations.get(LABELS_ANNOTATION, "{}")

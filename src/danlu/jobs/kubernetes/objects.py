@@ -68,7 +68,7 @@ class _PodGroupStatus(msgspec.Struct, frozen=True, rename="camel"):
     conditions: tuple[PodCondition, ...] = ()
 
 
-class PodGroupObject(Object, frozen=True, rename="camel", omit_defaults=True):
+class VolcanoGroup(Object, frozen=True, rename="camel", omit_defaults=True):
     """Volcano's PodGroup of a job (scheduling.volcano.sh/v1beta1)."""
 
     spec: _PodGroupSpec = _PodGroupSpec()
@@ -78,7 +78,7 @@ class PodGroupObject(Object, frozen=True, rename="camel", omit_defaults=True):
 POD = PODS.with_model(PodObject)
 REPORT = CONFIG_MAPS.with_model(ReportObject)
 EVENT = EVENTS.with_model(EventObject)
-POD_GROUP = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", PodGroupObject)
+POD_GROUP = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", VolcanoGroup)
 
 
 def job_resource(framework: Framework) -> Resource[JobObject]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from danlu.kube.types import Manifest
 from danlu.submission.job_from_options import apply_queue
 from tests.fakes.kubernetes import ApiFault
-from tests.jobs.kubernetes.support import LIMIT, JobNamespace, job, running, wait_for_view
+from tests.jobs.kubernetes.support import LIMIT, JobNamespace, job, running, site_of, wait_for_view
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +35,7 @@ LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue"
 VOLCANO_QUEUES = Resource(
     "scheduling.volcano.sh", "v1beta1", "queues", "Queue", Manifest, namespaced=False
 )
+POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", Manifest)
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Manifest)
 
 # pkg/scheduler/scheduler_afs_test.go
@@ -300,6 +302,36 @@ async def test_a_queue_of_volcano_is_that_of_the_pod_group(fake_site: JobNamespa
     assert stored["spec"]["runPolicy"]["schedulingPolicy"] == {"queue": "research"}
     assert not stored["spec"]["runPolicy"].get("suspend")
     assert not stored["metadata"].get("labels")
+
+
+@pytest.fixture
+async def site_without_operator() -> AsyncIterator[JobNamespace]:
+    """A cluster where no pods are created."""
+    async with site_of(operator=False) as site:
+        yield site
+
+
+async def test_a_job_without_pods_says_what_its_pod_group_waits_for(
+    site_without_operator: JobNamespace,
+) -> None:
+    site = site_without_operator
+    await serve(site, POD_GROUPS)
+    await site.jobs.submit(job())
+    # The condition of Volcano 1.9 for a queue that is full.
+    message = "queue resource quota insufficient: insufficient nvidia.com/gpu"
+    group = {
+        "metadata": {"name": "job", "namespace": site.space},
+        "spec": {"queue": "research"},
+        "status": {
+            "phase": "Pending",
+            "conditions": [condition("Unschedulable", "True", "NotEnoughResources", message)],
+        },
+    }
+    await site.client.create(POD_GROUPS, POD_GROUPS.to_manifest(group))
+    view = await wait_for_view(site, waits_for("PodGroup"))
+    assert view.replicas[0].waits.endswith(
+        f"its PodGroup waits for queue research of Volcano: {message}"
+    )
 
 
 async def test_an_unknown_queue_is_refused_with_those_that_exist(fake_site: JobNamespace) -> None:

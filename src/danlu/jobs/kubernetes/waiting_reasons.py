@@ -15,7 +15,7 @@ from danlu.jobs.kubernetes.kueue import (
     list_workloads,
     queue_of,
 )
-from danlu.jobs.kubernetes.objects import EVENT, JobObject, PodObject
+from danlu.jobs.kubernetes.objects import EVENT, POD_GROUP, JobObject, PodObject
 from danlu.jobs.types import JobView
 from danlu.kube.client import Client
 from danlu.kube.watch import ListOptions
@@ -30,6 +30,7 @@ class WaitingReasons(msgspec.Struct, frozen=True):
 
     Attributes:
         events: Reason and message of the latest Warning event about the job and its pods, by UID.
+            Without one about a job that has no pods, what its PodGroup waits for.
         admission: What the job waits for in a queue of Kueue; empty if it is in none.
         evictions: How often and why Kueue evicted the job; empty if it never did.
     """
@@ -52,7 +53,10 @@ async def find_waiting_reasons(
     if view.finished:
         return NO_REASONS
     namespace, uid = job.metadata.namespace, job.metadata.uid
+    pods = list(pods)
     events = await _latest_warnings(client, namespace, _objects_waiting(view, pods, uid))
+    if not pods and uid not in events and not job.suspend:
+        events[uid] = await _describe_pod_group(client, namespace, job.metadata.name)
     queue = queue_of(job.metadata.labels)
     workloads = await list_workloads(client, namespace, uid=uid) if queue else None
     if workloads is None:
@@ -62,6 +66,22 @@ async def find_waiting_reasons(
     return WaitingReasons(
         events, describe_admission(workload, queue, position), describe_evictions(workload)
     )
+
+
+async def _describe_pod_group(client: Client, namespace: str, name: str) -> str:
+    """Return why Volcano has not admitted the PodGroup of a job to its queue; empty if it has.
+
+    Pods are only created then.
+    """
+    try:
+        group = await client.get(POD_GROUP, name, namespace=namespace)
+    except OutsideError:
+        return ""  # another scheduler, or the user may not read it
+    if group.status.phase not in ("", "Pending"):
+        return ""
+    messages = [condition.message for condition in group.status.conditions if condition.message]
+    start = f"its PodGroup waits for queue {group.spec.queue or 'default'} of Volcano"
+    return ": ".join((start, *messages[-1:]))
 
 
 async def find_admissions(

@@ -53,6 +53,7 @@ _PRIORITY_CACHE_SECONDS = 300.0
 FAILED_CREATE_REASONS = {
     "ConfigMap": "FailedCreateConfigMap",
     "HorizontalPodAutoscaler": "FailedCreateHorizontalPodAutoscaler",
+    "PersistentVolumeClaim": "FailedCreatePersistentVolumeClaim",
     "Pod": "FailedCreatePod",
     "PodGroup": "FailedCreatePodGroup",
     "Role": "FailedCreateRole",

@@ -12,7 +12,7 @@ import pytest
 from danlu.kube.errors import Invalid
 from danlu.kube.manager import Manager
 from danlu.kube.patch import merge_patch
-from danlu.kube.resources import CONFIG_MAPS, PODS, SERVICES
+from danlu.kube.resources import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES
 from danlu.kube.types import Manifest
 from danlu.operator.types import runtime_resource
 from danlu.training.train_job.runtimes import bundled_runtime
@@ -236,6 +236,32 @@ async def test_nodes_wait_for_the_dataset_and_all_are_recreated_together(
     await site.run(*second)
     await site.end(second[0], code=3)
     await wait_for_condition(site, "Failed", "ReachedMaxRestarts")
+
+
+async def test_claims_and_the_service_are_those_that_the_runtime_describes(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    more = """
+    network: {subdomain: mesh}
+    volumeClaimPolicies:
+    - templates:
+      - metadata: {name: data}
+        spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
+"""
+    mount = "volumeMounts: [{name: data, mountPath: /data}], command:"
+    await create_runtime(site, RUNTIME.replace("command:", mount) + more)
+    await submit(site)
+    pod, _ = await wait_for_hosts(site, "job-node-0-0", "job-node-0-1")
+    env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    assert env["PET_MASTER_ADDR"] == "job-node-0-0.mesh"
+    assert pod["spec"]["subdomain"] == "mesh"
+    assert await site.services() == ["mesh"]
+    (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "data"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "data-job"}
+    (claim,) = await site.all_of(PERSISTENT_VOLUME_CLAIMS)
+    assert claim["metadata"]["name"] == "data-job"
+    assert claim["metadata"]["ownerReferences"][0]["kind"] == KIND
+    assert claim["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
 
 
 async def test_a_job_is_suspended_and_resumed(site: OperatorNamespace, operator: Manager) -> None:

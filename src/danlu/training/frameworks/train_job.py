@@ -42,6 +42,8 @@ PORT = 29500
 _JOB_SET, _BATCH = "jobset.sigs.k8s.io", "batch.kubernetes.io"
 #: Of the random ends of names (apimachinery, pkg/util/rand).
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+#: The field of a runtime with claims that JobSet creates, and what makes them outlive a job.
+POLICIES_FIELD, RETAIN = "volumeClaimPolicies", "Retain"
 #: The policy whose jobs have a launcher.
 MPI = "mpi"
 
@@ -51,13 +53,18 @@ def find_policy(name: str) -> MLPolicy:
     return POLICIES.get(name, NO_POLICY)
 
 
+def name_claim(template: str, job: str) -> str:
+    """Return the name that JobSet gives the claim of a template (``GeneratePVCName``)."""
+    return f"{template}-{job}"
+
+
 class TrainJobFramework(Framework):
     """Nodes that run one program, after initializers.
 
     ``job.options`` are ``policy`` (a field of ``spec.mlPolicy`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode`` and ``envInjection`` (the
-    names of containers by replicated job).
+    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode``, ``envInjection`` (the
+    names of containers by replicated job) and JobSet's ``volumeClaimPolicies``.
     """
 
     name = "trainjob"
@@ -83,6 +90,7 @@ class TrainJobFramework(Framework):
     operator_rules = (
         policy_rule(API_GROUP, ["trainingruntimes"], ("get",)),
         policy_rule("", ["configmaps"], ("create", "get")),
+        policy_rule("", ["persistentvolumeclaims"], ("create", "get", "patch")),
     )
     cluster_rules = (policy_rule(API_GROUP, ["clustertrainingruntimes"], ("get",)),)
 
@@ -110,7 +118,7 @@ class TrainJobFramework(Framework):
         return f"{job.name}-{replica.type}-0-{replica.index}"
 
     def subdomain(self, job: Job) -> str:
-        """Return the Service of JobSet."""
+        """Return the Service that JobSet creates."""
         return str(job.options.get("subdomain") or job.name)
 
     def mutate_pod(
@@ -146,14 +154,38 @@ class TrainJobFramework(Framework):
         return change_containers(template, lambda each: append_to(each, "env", variable))
 
     def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
-        """Return the headless Service of all replicas."""
+        """Return the headless Service of all replicas, and the job's claims."""
+        name = self.subdomain(job)
         spec = {
             "clusterIP": "None",
             "selector": {f"{_JOB_SET}/jobset-name": job.name},
             "publishNotReadyAddresses": True,
         }
-        name = self.subdomain(job)
-        return [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}]
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
+        claims = [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {
+                    **template["metadata"],
+                    "name": name_claim(template["metadata"]["name"], job.name),
+                },
+                "spec": template["spec"],
+            }
+            for policy in job.options.get(POLICIES_FIELD, ())
+            for template in policy.get("templates") or ()
+        ]
+        return [{**service, "spec": spec}, *claims]
+
+    def list_claims(self, job: Job) -> Mapping[str, bool]:
+        """Return the claims of the job's ``volumeClaimPolicies``."""
+        return {
+            name_claim(template["metadata"]["name"], job.name): (
+                (policy.get("retentionPolicy") or {}).get("whenDeleted") == RETAIN
+            )
+            for policy in job.options.get(POLICIES_FIELD, ())
+            for template in policy.get("templates") or ()
+        }
 
     def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
         """Return the verdict: by default, all replicas of all types must succeed.

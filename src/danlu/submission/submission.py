@@ -57,6 +57,7 @@ def build_submission(
         value=options.value,
         displays=options.displays,
         tied=options.tied,
+        queue=options.queue,
     )
     prepare = _prepare_remote if is_remote(options.on) else _prepare_local
     return prepare(submission, target, options, settings=settings, progress=progress)
@@ -75,6 +76,11 @@ def _prepare_local(
 ) -> Submission:
     job = submission.job
     _check_manager(job)
+    if submission.queue:
+        raise UsageError(
+            f"--queue {submission.queue}: a queue belongs to a cluster (--on kubernetes)",
+            hint="omit it: jobs of this machine wait until their CPUs and GPUs are free",
+        )
     if target is not None:
         framework, contained = find_job_framework(job), target.in_container
         job = provide_initializers(job, framework, submission.objects, contained=contained)

@@ -55,6 +55,9 @@ replicas by their own policies.
 WHOLE_JOB = "Job"
 """The value of that annotation, and of the option ``--restart``."""
 
+KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of a job: the LocalQueue of Kueue that it waits in, suspended, for quota."""
+
 LABELS_ANNOTATION = f"{ANNOTATION_PREFIX}/labels"
 """Annotation of a job: its submission's labels as JSON (Kubernetes' labels allow less)."""
 

@@ -10,6 +10,7 @@ import msgspec
 
 from danlu.jobs.kubernetes.manifests import COPY_CODE_COMMAND
 from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
+from danlu.jobs.kubernetes.waiting_reasons import NO_REASONS, WaitingReasons
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
 from danlu.kube.pod_waiting import STARTING, waiting_reason
@@ -43,6 +44,7 @@ _PHASE_STATES: Mapping[str, ReplicaStateName] = {
 }
 
 WAITING_FOR_POD = "the pod has not been created yet"
+WAITING_FOR_RESUMPTION = "the job to be resumed"
 
 # If a job has no condition after this time, there is probably no operator.
 _PICKUP_TIMEOUT = timedelta(seconds=15)
@@ -71,15 +73,17 @@ def build_view(
     report: ReportObject | None,
     where: str,
     now: datetime,
-    warned: Mapping[str, str] | None = None,
+    reasons: WaitingReasons = NO_REASONS,
 ) -> JobView:
     """Return the view of a job; ``pods`` and ``report`` are its own.
 
-    ``where`` is the target's name. ``warned`` are the latest warning events of the job and its pods
-    by UID, see :func:`~danlu.jobs.kubernetes.waiting_events.latest_warnings`.
+    ``where`` is the target's name. ``reasons`` are those of
+    :func:`~danlu.jobs.kubernetes.waiting_reasons.find_waiting_reasons`.
     """
     job = decode_job(found, framework)
     status, state = _status_and_state(job, found, pods, now)
+    if state == ConditionType.SUSPENDED and reasons.admission:
+        state = "Waiting"
     newest = newest_pods(pods, framework)
     return JobView(
         name=job.name,
@@ -88,11 +92,15 @@ def build_view(
         state=state,
         status=status,
         replicas=tuple(
-            _add_event_warning(view, pod, job, warned or {})
+            _explain_waiting(view, pod, job, reasons)
             for view, pod in _replica_views(job, newest, framework)
         ),
         progress=_decode_progress(report),
-        warnings=(*_job_warnings(found, framework, now), *job_notes(status)),
+        warnings=(
+            *_job_warnings(found, framework, now),
+            *filter(None, (reasons.evictions,)),
+            *job_notes(status),
+        ),
         created=found.metadata.creation_timestamp,
         where=where,
         labels=found.submitted_labels,
@@ -218,15 +226,17 @@ def _replica_views(
             yield _replica_from_pod(job, framework, pod, id, record), pod
 
 
-def _add_event_warning(
-    view: ReplicaView, pod: PodObject | None, job: Job, warned: Mapping[str, str]
+def _explain_waiting(
+    view: ReplicaView, pod: PodObject | None, job: Job, reasons: WaitingReasons
 ) -> ReplicaView:
-    """Add the warning event about a pod that is not created, or does not start.
+    """Add the queue of a suspended job, or the event about a pod not created or not starting.
 
     The job's own events are about pods that could not be created (``FailedCreatePod``). Other
     waiting reasons already contain the kubelet's or the scheduler's message.
     """
-    warning = warned.get(job.uid if pod is None else pod.metadata.uid, "")
+    if view.waits == WAITING_FOR_RESUMPTION and reasons.admission:
+        return msgspec.structs.replace(view, waits=reasons.admission)
+    warning = reasons.events.get(job.uid if pod is None else pod.metadata.uid, "")
     if not warning:
         return view
     if view.waits == WAITING_FOR_POD:
@@ -248,7 +258,7 @@ def _replica_without_pod(
     elif job.annotations.get(STOPPED_ANNOTATION) or job.status.finished:
         state = "Stopped"
     elif job.run_policy.suspend:
-        state, waits = "Waiting", "the job to be resumed"
+        state, waits = "Waiting", WAITING_FOR_RESUMPTION
     elif record.retry_at:
         state, waits = "Waiting", "its next attempt"
     elif stages := describe_dependencies(job, framework, id.type):

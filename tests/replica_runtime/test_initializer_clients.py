@@ -6,7 +6,6 @@ left with the same clients, hub and S3.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 
 from danlu.replica_runtime import initializer
 from tests.fakes.hub import FakeHub, serve_hub
+from tests.fakes.s3 import CLIENT_PACKAGES, SERVER_PACKAGES, serve_s3
 from tests.serving.servers import install_packages
 
 pytestmark = pytest.mark.real
@@ -48,30 +48,12 @@ OBJECTS = {
     "dots": {"d/../../etc/x": 1},
     "clash": {"d/a": 1, "d/a/b": 1},
 }
-#: Serves S3 with buckets of objects of some sizes until its stdin is closed.
-S3_SERVER = """
-import json, sys
-import boto3
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-url = "http://{}:{}".format(*server.get_host_and_port())
-keys = dict(aws_access_key_id="id", aws_secret_access_key="key", region_name="us-east-1")
-s3 = boto3.client("s3", endpoint_url=url, **keys)
-for bucket, objects in json.loads(sys.stdin.readline()).items():
-    s3.create_bucket(Bucket=bucket)
-    for key, size in objects.items():
-        s3.put_object(Bucket=bucket, Key=key, Body=b"x" * size)
-print(url, flush=True)
-sys.stdin.read()
-server.stop()
-"""
 
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    names = ("huggingface_hub==2.4.0", "opendal==0.47.12", "moto[s3,server]==5.2.5")
-    return install_packages(tmp_path_factory.mktemp("clients"), *names)
+    place = tmp_path_factory.mktemp("clients")
+    return install_packages(place, *CLIENT_PACKAGES, *SERVER_PACKAGES)
 
 
 @pytest.fixture
@@ -82,18 +64,8 @@ def hub() -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="module")
 def s3(clients: Path) -> Iterator[str]:
-    server = subprocess.Popen(
-        [sys.executable, "-c", S3_SERVER],
-        env={**os.environ, "PYTHONPATH": str(clients)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    with server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(OBJECTS) + "\n")
-        server.stdin.flush()
-        lines = iter(server.stdout.readline, "")
-        yield next(line.strip() for line in lines if line.startswith("http://"))
+    with serve_s3(clients, OBJECTS) as url:
+        yield url
 
 
 class Initializer:

@@ -111,7 +111,7 @@ def errors_of(fields: str, *, runtime: str = "", more: str = "") -> dict[str, st
 
 
 def container_of(job: Job, replica: ReplicaId, name: str = "node") -> dict[str, Any]:
-    pod = render_pod(job, TRAIN_JOB, replica, Hosts())
+    pod = render_pod(job, TRAIN_JOB, replica, Hosts(), for_cluster=False)
     return next(item for item in pod["spec"]["containers"] if item["name"] == name)
 
 
@@ -256,7 +256,7 @@ def test_patches_of_all_managers_are_merged_into_the_runtime() -> None:
         runtime="{kind: TrainingRuntime, name: staged}",
         more=STAGES,
     )
-    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), Hosts())["spec"]
+    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), Hosts(), for_cluster=False)["spec"]
     assert pod["nodeSelector"] == {"zone": "a", "disk": "ssd"}
     assert [item["name"] for item in pod["containers"]] == ["node", "logs"]
     assert pod["containers"][0]["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]

@@ -26,6 +26,7 @@ from danlu.training.frameworks.train_job import (
     POLICIES_FIELD,
     UNSUPPORTED_POLICIES,
     MLPolicy,
+    TrainJobFramework,
     find_policy,
 )
 from danlu.training.manifest import drop_empty
@@ -78,14 +79,24 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     """
     _raise_errors(document, check_train_job("", document))
     runtime = _find_runtime(document, runtimes)
-    _raise_errors(runtime, check_runtime("", runtime))
-    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+    validate_runtime(runtime)
     spec = document["spec"]
     _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
     template = _merge_patches(spec, runtime["spec"])
     _raise_errors(runtime, check_volume_claims(template, document["metadata"].get("name") or ""))
-    framework = choose_framework(_name_policy(runtime["spec"]))
+    framework = find_runtime_framework(runtime["spec"])
     return check_job(_build_job(document, runtime["spec"], template), framework)
+
+
+def validate_runtime(runtime: Mapping[str, Any]) -> None:
+    """Raise :class:`~danlu.training.document.ManifestError` for what danlu does not run."""
+    _raise_errors(runtime, check_runtime("", runtime))
+    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+
+
+def find_runtime_framework(spec: Mapping[str, Any]) -> TrainJobFramework:
+    """Return what drives the jobs of a runtime with this ``spec``."""
+    return choose_framework(_name_policy(spec))
 
 
 def _raise_errors(document: Mapping[str, Any], errors: Iterable[FieldError]) -> None:
@@ -133,7 +144,7 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"spec.mlPolicy.{policy}", "is not supported", hint)
     root = "spec.template.spec"
     names = [job["name"] for job in replicated_jobs(spec)]
-    types = choose_framework(_name_policy(spec)).replica_types
+    types = find_runtime_framework(spec).replica_types
     for index, job in enumerate(replicated_jobs(spec)):
         path, name = f"{root}.replicatedJobs[{index}]", job["name"]
         if name not in types:
@@ -329,6 +340,7 @@ def _build_job(
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
     job = Job(
         kind=FRAMEWORK.kind,
+        api_version=FRAMEWORK.api_version,
         name=name,
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid") or "",
@@ -363,6 +375,7 @@ def _build_job(
                     },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
                     POLICIES_FIELD: [*claims],
+                    "subdomain": (template.get("network") or {}).get("subdomain"),
                 }
             ),
         },

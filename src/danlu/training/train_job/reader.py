@@ -23,21 +23,29 @@ from danlu.training.frameworks.train_job import (
     MPI,
     NODE,
     POLICIES,
+    POLICIES_FIELD,
     UNSUPPORTED_POLICIES,
     MLPolicy,
+    TrainJobFramework,
     find_policy,
 )
 from danlu.training.manifest import drop_empty
-from danlu.training.pod_template import find_main_container
+from danlu.training.pod_template import change_templates, find_main_container
 from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
-from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
+from danlu.training.train_job.runtimes import (
+    ANCESTOR_LABEL,
+    RUNTIME_NAMES,
+    add_initializers,
+    bundled_runtime,
+)
 from danlu.training.train_job.schema import (
     RUNTIME_KINDS,
     check_runtime,
     check_train_job,
     replicated_jobs,
 )
+from danlu.training.train_job.volume_claims import add_claim_volumes, check_volume_claims
 from danlu.training.types import (
     MANAGER,
     CleanPodPolicy,
@@ -59,6 +67,7 @@ _BACKOFF_LIMIT = 6
 _TORCHTUNE = ["tune", "run"]
 #: The volume of the initializers, and the variable with the address of their data.
 _INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
+_INITIALIZER_FIELDS = {"dataset": DATASET_INITIALIZER, "model": MODEL_INITIALIZER}
 
 
 def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]) -> Job:
@@ -70,12 +79,24 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     """
     _raise_errors(document, check_train_job("", document))
     runtime = _find_runtime(document, runtimes)
-    _raise_errors(runtime, check_runtime("", runtime))
-    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+    validate_runtime(runtime)
     spec = document["spec"]
     _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
-    framework = choose_framework(_name_policy(runtime["spec"]))
-    return check_job(_build_job(document, runtime["spec"]), framework)
+    template = _merge_patches(spec, runtime["spec"])
+    _raise_errors(runtime, check_volume_claims(template, document["metadata"].get("name") or ""))
+    framework = find_runtime_framework(runtime["spec"])
+    return check_job(_build_job(document, runtime["spec"], template), framework)
+
+
+def validate_runtime(runtime: Mapping[str, Any]) -> None:
+    """Raise :class:`~danlu.training.document.ManifestError` for what danlu does not run."""
+    _raise_errors(runtime, check_runtime("", runtime))
+    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+
+
+def find_runtime_framework(spec: Mapping[str, Any]) -> TrainJobFramework:
+    """Return what drives the jobs of a runtime with this ``spec``."""
+    return choose_framework(_name_policy(spec))
 
 
 def _raise_errors(document: Mapping[str, Any], errors: Iterable[FieldError]) -> None:
@@ -94,7 +115,9 @@ def _find_runtime(
     bundled = bundled_runtime(name) if kind == RUNTIME_KINDS[0] else None
     runtime = given.get((kind, name), bundled)
     if runtime is not None:
-        return runtime
+        wanted = document["spec"].get("initializer") or {}
+        steps = [field for field in _INITIALIZER_FIELDS if wanted.get(field) is not None]
+        return add_initializers(runtime, steps) if runtime is bundled else runtime
     names = [*(str(found) for known, found in given if known == kind)]
     if kind == RUNTIME_KINDS[0]:
         names += RUNTIME_NAMES
@@ -121,7 +144,7 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"spec.mlPolicy.{policy}", "is not supported", hint)
     root = "spec.template.spec"
     names = [job["name"] for job in replicated_jobs(spec)]
-    types = choose_framework(_name_policy(spec)).replica_types
+    types = find_runtime_framework(spec).replica_types
     for index, job in enumerate(replicated_jobs(spec)):
         path, name = f"{root}.replicatedJobs[{index}]", job["name"]
         if name not in types:
@@ -208,7 +231,7 @@ def _check_initializers(
     initializer: Mapping[str, Any], runtime: Mapping[str, Any]
 ) -> Iterator[FieldError]:
     jobs = {job["name"]: job for job in replicated_jobs(runtime)}
-    for field, step in (("dataset", DATASET_INITIALIZER), ("model", MODEL_INITIALIZER)):
+    for field, step in _INITIALIZER_FIELDS.items():
         if initializer.get(field) is None:
             continue
         path = f"spec.initializer.{field}"
@@ -288,28 +311,37 @@ def _name_policy(runtime: Mapping[str, Any]) -> str:
 # -- the job --------------------------------------------------------------------------------------
 
 
-def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
-    metadata, spec = document["metadata"], document["spec"]
-    template = runtime["template"]["spec"]
+def _merge_patches(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the runtime's template with the patches of a TrainJob."""
+    template: Mapping[str, Any] = runtime["template"]["spec"]
     for patch in spec.get("runtimePatches") or ():
         change = ((patch.get("trainingRuntimeSpec") or {}).get("template") or {}).get("spec")
         template = merge_patch(template, change or {})
-    jobs = template["replicatedJobs"]
+    return template
+
+
+def _build_job(
+    document: Mapping[str, Any], runtime: Mapping[str, Any], template: Mapping[str, Any]
+) -> Job:
+    metadata, spec = document["metadata"], document["spec"]
+    jobs, name = template["replicatedJobs"], metadata.get("name") or ""
+    claims = template.get(POLICIES_FIELD) or ()
     policy, restarts = _name_policy(runtime), _max_restarts(template)
     mpi = _find_mpi_policy(runtime)
     nodes = next((job for job in jobs if _find_step(job) == "trainer"), None)
     replicas = {
-        ReplicaType(job["name"]): _build_replicas(job, spec, runtime)
-        for name in choose_framework(policy).replica_types
+        type: _build_replicas(job, spec, runtime)
+        for type in choose_framework(policy).replica_types
         for job in jobs
-        if job["name"] == name
+        if job["name"] == type
     }
     trainer = spec.get("trainer") or {}
     manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
-    return Job(
+    job = Job(
         kind=FRAMEWORK.kind,
-        name=metadata.get("name") or "",
+        api_version=FRAMEWORK.api_version,
+        name=name,
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid") or "",
         labels=dict(metadata.get("labels") or {}),
@@ -342,10 +374,13 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
                         for target in _injection_targets(runtime)
                     },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
+                    POLICIES_FIELD: [*claims],
+                    "subdomain": (template.get("network") or {}).get("subdomain"),
                 }
             ),
         },
     )
+    return change_templates(job, lambda template: add_claim_volumes(template, claims, name))
 
 
 def _build_replicas(
@@ -372,7 +407,7 @@ def _build_replicas(
         fields = {name: value for name, value in _trainer_fields(trainer).items() if name in names}
         template = _set_container_fields(template, FRAMEWORK.container, fields)
     elif step in INITIALIZERS:
-        field = "dataset" if step == DATASET_INITIALIZER else "model"
+        (field,) = (field for field, type in _INITIALIZER_FIELDS.items() if type == step)
         given = (spec.get("initializer") or {}).get(field) or {}
         template = _set_container_fields(template, step, _initializer_fields(given))
     return ReplicaSpec(

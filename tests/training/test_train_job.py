@@ -339,11 +339,6 @@ def test_a_written_job_reads_as_the_same_job(more: str) -> None:
             "reserved envs: PET_NNODES",
         ),
         ("trainer: {command: [tune, run]}", "spec.trainer.command", "torchtune"),
-        (
-            "initializer: {dataset: {storageUri: 'hf://a/b'}}",
-            "spec.initializer.dataset",
-            "must have a replicated job dataset-initializer",
-        ),
         ("initializer: {model: {storageUri: data}}", "spec.initializer.model.storageUri", "URI"),
         ("managedBy: me", "spec.managedBy", "cannot be 'me'"),
         ("podTemplateOverrides: []", "spec.podTemplateOverrides", "unknown field"),
@@ -376,6 +371,18 @@ def test_invalid_patches_are_refused(patch: str, message: str) -> None:
       trainingRuntimeSpec: {{template: {{spec: {{replicatedJobs: [{patch}]}}}}}}
     """
     assert message in "".join(errors_of(fields).values())
+
+
+def test_an_initializer_that_the_runtime_lacks_is_refused() -> None:
+    found = errors_of(
+        "initializer: {model: {storageUri: 'hf://a/b'}}",
+        runtime="{kind: TrainingRuntime, name: staged}",
+        more=STAGES,
+    )
+    assert (
+        found["spec.initializer.model"]
+        == "the runtime must have a replicated job model-initializer"
+    )
 
 
 def test_an_initializer_without_its_volume_is_refused() -> None:

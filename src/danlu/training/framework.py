@@ -273,6 +273,9 @@ class Framework(ABC):
     uses_api_server: ClassVar[bool] = False
     """Whether replicas use the API server of their cluster."""
 
+    data_directories: ClassVar[Mapping[ReplicaType, str]] = {}
+    """The types that load data before the others start, if the job has them, and where to."""
+
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""
 

@@ -229,6 +229,9 @@ async def test_a_pending_replica_shows_the_clusters_reason_verbatim(site: JobNam
     first, second = view.replicas
     assert first.waits == "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu."
     assert second.waits.startswith("ErrImagePull: cannot pull the image")
+    assert view.warnings == (
+        f"{first.waits} (request less, make room on a node, or limit the wait with --deadline)",
+    )
 
 
 async def test_a_warning_event_explains_a_container_that_is_not_created(site: JobNamespace) -> None:

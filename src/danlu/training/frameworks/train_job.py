@@ -78,6 +78,10 @@ class TrainJobFramework(Framework):
     default_type = NODE
     required_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
     idle_types: ClassVar[tuple[ReplicaType, ...]] = INITIALIZERS
+    data_directories: ClassVar[Mapping[ReplicaType, str]] = {
+        DATASET_INITIALIZER: "/workspace/dataset",
+        MODEL_INITIALIZER: "/workspace/model",
+    }
     restart_policy = RestartPolicy.ON_FAILURE
     container = "node"
     any_container = True  # initializers' have their own names

@@ -33,7 +33,12 @@ from danlu.training.manifest import drop_empty
 from danlu.training.pod_template import change_templates, find_main_container
 from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
-from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
+from danlu.training.train_job.runtimes import (
+    ANCESTOR_LABEL,
+    RUNTIME_NAMES,
+    add_initializers,
+    bundled_runtime,
+)
 from danlu.training.train_job.schema import (
     RUNTIME_KINDS,
     check_runtime,
@@ -62,6 +67,7 @@ _BACKOFF_LIMIT = 6
 _TORCHTUNE = ["tune", "run"]
 #: The volume of the initializers, and the variable with the address of their data.
 _INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
+_INITIALIZER_FIELDS = {"dataset": DATASET_INITIALIZER, "model": MODEL_INITIALIZER}
 
 
 def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]) -> Job:
@@ -109,7 +115,9 @@ def _find_runtime(
     bundled = bundled_runtime(name) if kind == RUNTIME_KINDS[0] else None
     runtime = given.get((kind, name), bundled)
     if runtime is not None:
-        return runtime
+        wanted = document["spec"].get("initializer") or {}
+        steps = [field for field in _INITIALIZER_FIELDS if wanted.get(field) is not None]
+        return add_initializers(runtime, steps) if runtime is bundled else runtime
     names = [*(str(found) for known, found in given if known == kind)]
     if kind == RUNTIME_KINDS[0]:
         names += RUNTIME_NAMES
@@ -223,7 +231,7 @@ def _check_initializers(
     initializer: Mapping[str, Any], runtime: Mapping[str, Any]
 ) -> Iterator[FieldError]:
     jobs = {job["name"]: job for job in replicated_jobs(runtime)}
-    for field, step in (("dataset", DATASET_INITIALIZER), ("model", MODEL_INITIALIZER)):
+    for field, step in _INITIALIZER_FIELDS.items():
         if initializer.get(field) is None:
             continue
         path = f"spec.initializer.{field}"
@@ -399,7 +407,7 @@ def _build_replicas(
         fields = {name: value for name, value in _trainer_fields(trainer).items() if name in names}
         template = _set_container_fields(template, FRAMEWORK.container, fields)
     elif step in INITIALIZERS:
-        field = "dataset" if step == DATASET_INITIALIZER else "model"
+        (field,) = (field for field, type in _INITIALIZER_FIELDS.items() if type == step)
         given = (spec.get("initializer") or {}).get(field) or {}
         template = _set_container_fields(template, step, _initializer_fields(given))
     return ReplicaSpec(

@@ -111,7 +111,7 @@ def errors_of(fields: str, *, runtime: str = "", more: str = "") -> dict[str, st
 
 
 def container_of(job: Job, replica: ReplicaId, name: str = "node") -> dict[str, Any]:
-    pod = render_pod(job, TRAIN_JOB, replica, Hosts())
+    pod = render_pod(job, TRAIN_JOB, replica, Hosts(), for_cluster=False)
     return next(item for item in pod["spec"]["containers"] if item["name"] == name)
 
 
@@ -256,7 +256,7 @@ def test_patches_of_all_managers_are_merged_into_the_runtime() -> None:
         runtime="{kind: TrainingRuntime, name: staged}",
         more=STAGES,
     )
-    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), Hosts())["spec"]
+    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), Hosts(), for_cluster=False)["spec"]
     assert pod["nodeSelector"] == {"zone": "a", "disk": "ssd"}
     assert [item["name"] for item in pod["containers"]] == ["node", "logs"]
     assert pod["containers"][0]["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
@@ -339,11 +339,6 @@ def test_a_written_job_reads_as_the_same_job(more: str) -> None:
             "reserved envs: PET_NNODES",
         ),
         ("trainer: {command: [tune, run]}", "spec.trainer.command", "torchtune"),
-        (
-            "initializer: {dataset: {storageUri: 'hf://a/b'}}",
-            "spec.initializer.dataset",
-            "must have a replicated job dataset-initializer",
-        ),
         ("initializer: {model: {storageUri: data}}", "spec.initializer.model.storageUri", "URI"),
         ("managedBy: me", "spec.managedBy", "cannot be 'me'"),
         ("podTemplateOverrides: []", "spec.podTemplateOverrides", "unknown field"),
@@ -376,6 +371,18 @@ def test_invalid_patches_are_refused(patch: str, message: str) -> None:
       trainingRuntimeSpec: {{template: {{spec: {{replicatedJobs: [{patch}]}}}}}}
     """
     assert message in "".join(errors_of(fields).values())
+
+
+def test_an_initializer_that_the_runtime_lacks_is_refused() -> None:
+    found = errors_of(
+        "initializer: {model: {storageUri: 'hf://a/b'}}",
+        runtime="{kind: TrainingRuntime, name: staged}",
+        more=STAGES,
+    )
+    assert (
+        found["spec.initializer.model"]
+        == "the runtime must have a replicated job model-initializer"
+    )
 
 
 def test_an_initializer_without_its_volume_is_refused() -> None:

@@ -76,7 +76,8 @@ def errors_of(*args: str, **more: str) -> dict[str, str]:
 def variables_of(
     job: Job, index: int = 0, *, container: str = "node", type: str = "node"
 ) -> dict[str, Any]:
-    pod = render_pod(job, TRAIN_JOB, ReplicaId(ReplicaType(type), index), Hosts())["spec"]
+    replica = ReplicaId(ReplicaType(type), index)
+    pod = render_pod(job, TRAIN_JOB, replica, Hosts(), for_cluster=False)["spec"]
     containers = (*pod.get("initContainers", ()), *pod["containers"])
     (found,) = [each for each in containers if each["name"] == container]
     return {variable["name"]: variable["value"] for variable in found.get("env") or ()}

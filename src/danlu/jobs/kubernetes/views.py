@@ -13,7 +13,7 @@ from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
 from danlu.jobs.kubernetes.waiting_reasons import NO_REASONS, WaitingReasons
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
-from danlu.kube.pod_waiting import STARTING, waiting_reason
+from danlu.kube.pod_waiting import STARTING, UNSCHEDULABLE, waiting_reason
 from danlu.training.dependencies import describe_dependencies
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
@@ -85,19 +85,21 @@ def build_view(
     if state == ConditionType.SUSPENDED and reasons.admission:
         state = "Waiting"
     newest = newest_pods(pods, framework)
+    replicas = tuple(
+        _explain_waiting(view, pod, job, reasons)
+        for view, pod in _replica_views(job, newest, framework)
+    )
     return JobView(
         name=job.name,
         kind=job.kind,
         framework=framework.name,
         state=state,
         status=status,
-        replicas=tuple(
-            _explain_waiting(view, pod, job, reasons)
-            for view, pod in _replica_views(job, newest, framework)
-        ),
+        replicas=replicas,
         progress=_decode_progress(report),
         warnings=(
             *_job_warnings(found, framework, now),
+            *(() if status.finished else _scheduling_warnings(replicas)),
             *filter(None, (reasons.evictions,)),
             *job_notes(status),
         ),
@@ -176,6 +178,15 @@ def _job_warnings(found: JobObject, framework: Framework, now: datetime) -> Iter
             f"no operator has picked up the job: is one for {framework.kind} installed?"
             " See `danlu operator manifests`"
         )
+
+
+def _scheduling_warnings(replicas: Sequence[ReplicaView]) -> list[str]:
+    """Return what the scheduler says about pods that fit on no node, once each."""
+    reasons = {view.waits for view in replicas if view.waits.startswith(UNSCHEDULABLE)}
+    return [
+        f"{reason} (request less, make room on a node, or limit the wait with --deadline)"
+        for reason in sorted(reasons)
+    ]
 
 
 # -- its pods -------------------------------------------------------------------------------------

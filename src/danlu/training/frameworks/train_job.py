@@ -9,9 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from hashlib import sha256
+from typing import Any, ClassVar
 
-from danlu.training.framework import CountsByType, EnvVar, Framework, Verdict, evaluate_counts
+from danlu.training.framework import (
+    CountsByType,
+    EnvVar,
+    Framework,
+    PodTemplate,
+    Verdict,
+    evaluate_counts,
+    policy_rule,
+)
+from danlu.training.pod_template import (
+    append_to,
+    change_containers,
+    replace_metadata,
+    replace_spec,
+)
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 NODE = ReplicaType("node")
@@ -21,7 +36,12 @@ MODEL_INITIALIZER = ReplicaType("model-initializer")
 #: Stages before the nodes. Their containers have their names.
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
+API_GROUP = "trainer.kubeflow.org"
 PORT = 29500
+#: JobSet's labels and annotations of pods, and those of the Jobs that it creates.
+_JOB_SET, _BATCH = "jobset.sigs.k8s.io", "batch.kubernetes.io"
+#: Of the random ends of names (apimachinery, pkg/util/rand).
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 #: The field of a runtime with claims that JobSet creates, and what makes them outlive a job.
 POLICIES_FIELD, RETAIN = "volumeClaimPolicies", "Retain"
 #: The policy whose jobs have a launcher.
@@ -50,7 +70,7 @@ class TrainJobFramework(Framework):
     name = "trainjob"
     kind = "TrainJob"
     plural = "trainjobs"
-    api_version = "trainer.kubeflow.org/v1alpha1"
+    api_version = f"{API_GROUP}/v1alpha1"
     replicas_field = "replicatedJobs"
     replica_types: ClassVar[tuple[ReplicaType, ...]] = (*INITIALIZERS, NODE)
     node_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
@@ -58,12 +78,25 @@ class TrainJobFramework(Framework):
     default_type = NODE
     required_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
     idle_types: ClassVar[tuple[ReplicaType, ...]] = INITIALIZERS
+    data_directories: ClassVar[Mapping[ReplicaType, str]] = {
+        DATASET_INITIALIZER: "/workspace/dataset",
+        MODEL_INITIALIZER: "/workspace/model",
+    }
     restart_policy = RestartPolicy.ON_FAILURE
     container = "node"
     any_container = True  # initializers' have their own names
     port_name = "trainer"
     port = PORT
     env_in_all_containers = False
+    services = False
+    keeps_expired_jobs = True
+    deadline_reason = "DeadlineExceeded"
+    operator_rules = (
+        policy_rule(API_GROUP, ["trainingruntimes"], ("get",)),
+        policy_rule("", ["configmaps"], ("create", "get")),
+        policy_rule("", ["persistentvolumeclaims"], ("create", "get", "patch")),
+    )
+    cluster_rules = (policy_rule(API_GROUP, ["clustertrainingruntimes"], ("get",)),)
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the variables of the runtime's ML policy."""
@@ -87,6 +120,66 @@ class TrainJobFramework(Framework):
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name that JobSet gives the replica's pod, without its random end."""
         return f"{job.name}-{replica.type}-0-{replica.index}"
+
+    def subdomain(self, job: Job) -> str:
+        """Return the Service that JobSet creates."""
+        return str(job.options.get("subdomain") or job.name)
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Return the pod with the name, the labels and the index that JobSet and its Job give it.
+
+        The end of the name, random there, depends on the attempt: the same decision has to give
+        the same name.
+        """
+        host, index = self.pod_name(job, replica), str(replica.index)
+        attempt = f"{job.uid}/{replica}/{job.status.record(replica).attempts}"
+        end = [_LETTERS[byte % len(_LETTERS)] for byte in sha256(attempt.encode()).digest()[:5]]
+        marks = {
+            f"{_JOB_SET}/jobset-name": job.name,
+            f"{_JOB_SET}/replicatedjob-name": str(replica.type),
+            f"{_JOB_SET}/job-index": "0",
+            f"{_JOB_SET}/restart-attempt": str(job.status.restarts),
+            f"{_BATCH}/job-completion-index": index,
+        }
+        metadata = template.get("metadata") or {}
+        job_name = {f"{_BATCH}/job-name": f"{job.name}-{replica.type}-0"}
+        template = replace_metadata(
+            template,
+            {
+                "name": f"{host}-{''.join(end)}",
+                "labels": {**(metadata.get("labels") or {}), **marks, **job_name},
+                "annotations": {**(metadata.get("annotations") or {}), **marks},
+            },
+        )
+        template = replace_spec(template, {"hostname": host, "subdomain": self.subdomain(job)})
+        variable = {"name": "JOB_COMPLETION_INDEX", "value": index}
+        return change_containers(template, lambda each: append_to(each, "env", variable))
+
+    def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
+        """Return the headless Service of all replicas, and the job's claims."""
+        name = self.subdomain(job)
+        spec = {
+            "clusterIP": "None",
+            "selector": {f"{_JOB_SET}/jobset-name": job.name},
+            "publishNotReadyAddresses": True,
+        }
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
+        claims = [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {
+                    **template["metadata"],
+                    "name": name_claim(template["metadata"]["name"], job.name),
+                },
+                "spec": template["spec"],
+            }
+            for policy in job.options.get(POLICIES_FIELD, ())
+            for template in policy.get("templates") or ()
+        ]
+        return [{**service, "spec": spec}, *claims]
 
     def list_claims(self, job: Job) -> Mapping[str, bool]:
         """Return the claims of the job's ``volumeClaimPolicies``."""

@@ -49,6 +49,7 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         ],
         "successPolicy": job.options["successPolicy"],
         "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
+        "network": drop_empty({"subdomain": job.options.get("subdomain")}),
         "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
         POLICIES_FIELD: policies,
     }

@@ -69,7 +69,7 @@ def test_a_study_in_a_storage_is_continued_and_read_by_optuna(tmp_path: Path) ->
     assert sorted(trial.values[0] for trial in last) == sorted(
         trial.value for trial in report.trials if trial.value is not None
     )
-    with pytest.raises(UsageError, match="study hunt in sqlite.* has the goal min, not max"):
+    with pytest.raises(UsageError, match=r"study hunt in sqlite.* has the goal min, not max"):
         create_study("max", storage=storage, name="hunt")
 
 

@@ -396,15 +396,15 @@ MOUNTED_DATA = DATA.replace(
             "spec.initializer.dataset.storageUri",
             "data cache runs on a cluster only",
         ),
-        # manifests/base/runtimes/torchtune/*
+        # JobSet's webhook refuses a claim that nobody mounts.
         (
             "",
-            "{command: [tune, run]}",
+            "{}",
             "torch",
             [MOUNTED_DATA, AFTER_DATA],
-            "volumeClaimPolicies: [{templates: [{metadata: {name: initializer}}]}], ",
-            "spec.template.spec.volumeClaimPolicies",
-            "volumeClaimPolicies is not supported",
+            "volumeClaimPolicies: [{templates: [{metadata: {name: model}}]}], ",
+            "spec.template.spec.volumeClaimPolicies[0].templates[0].metadata.name",
+            "has a volumeMount 'model'",
         ),
         ("", "{command: [tune, run]}", "torch", [], "", "spec.trainer.command", "torchtune"),
         # examples/flux/*

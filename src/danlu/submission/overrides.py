@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from danlu.errors import UsageError
+from danlu.jobs.backends import is_remote
+from danlu.jobs.local.pod import MOVED_PROJECT_DIRECTORY
 from danlu.jobs.report import WORKSPACE
 from danlu.submission.job_from_options import build_volumes
 from danlu.submission.options import TrainOptions
@@ -21,6 +23,7 @@ from danlu.training.pod_template import (
     change_templates,
     escape_references,
     find_main_container,
+    list_mounted_names,
     pod_spec,
     replace_container,
     replace_spec,
@@ -28,7 +31,6 @@ from danlu.training.pod_template import (
 from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
 
-_CONTAINERS = ("initContainers", "containers")
 _CLAIM = "persistentVolumeClaim"
 
 
@@ -44,7 +46,8 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
         directories = _claim_directories(options, job)
         job = change_templates(job, lambda template: _replace_claims(template, directories))
     if options.env:
-        job = change_templates(job, lambda template: _run_in_project(template, framework))
+        moved = "" if is_remote(options.on) else MOVED_PROJECT_DIRECTORY
+        job = change_templates(job, lambda template: _run_in_project(template, framework, moved))
     if options.environment:
         job = change_templates(
             job, lambda template: _set_variables(template, framework, options.environment)
@@ -57,11 +60,16 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
     return job
 
 
-def _run_in_project(template: PodTemplate, framework: Framework) -> PodTemplate:
-    """Run the main container in the project by default, as a script in the same environment."""
+def _run_in_project(template: PodTemplate, framework: Framework, moved: str) -> PodTemplate:
+    """Run the main container in the project by default, as a script in the same environment.
+
+    The project is at ``moved`` if the container has a volume at its usual path.
+    """
     main = find_main_container(template, framework.container)
+    paths = [_normalize_path(mount["mountPath"]) for mount in main.get("volumeMounts") or ()]
+    project = (moved if WORKSPACE in paths else "") or WORKSPACE
     return replace_container(
-        template, {**main, "workingDir": main.get("workingDir") or WORKSPACE}, main
+        template, {**main, "workingDir": main.get("workingDir") or project}, main
     )
 
 
@@ -195,7 +203,7 @@ def _mount_volumes(
         return {**container, "volumeMounts": [*kept, *added]} if kept or added else container
 
     changed = change_containers(template, mount)
-    dropped = _mounted_names(template) - _mounted_names(changed)
+    dropped = list_mounted_names(template) - list_mounted_names(changed)
     kept = [volume for volume in before if volume["name"] not in dropped]
     added = [{**volume, "name": names[volume["name"]]} for volume in volumes]
     return replace_spec(changed, {"volumes": [*kept, *added]})
@@ -210,16 +218,6 @@ def _fresh_names(taken: set[str], volumes: Iterable[Mapping[str, Any]]) -> dict[
             name = f"{name}-here"
         names[volume["name"]] = name
     return names
-
-
-def _mounted_names(template: PodTemplate) -> set[str]:
-    spec = pod_spec(template)
-    return {
-        str(mount["name"])
-        for field in _CONTAINERS
-        for container in spec.get(field) or ()
-        for mount in container.get("volumeMounts") or ()
-    }
 
 
 def _normalize_path(path: str) -> str:

@@ -334,6 +334,10 @@ class Framework(ABC):
         elif type in job.replicas and number < 1:
             yield FieldError(path, "must be at least 1")
 
+    def list_claims(self, job: Job) -> Mapping[str, bool]:
+        """Return the PersistentVolumeClaims that the job creates, and whether they outlive it."""
+        return {}
+
     def files(
         self, job: Job, topology: Topology, running: Sequence[ReplicaId]
     ) -> Mapping[str, GeneratedFile]:

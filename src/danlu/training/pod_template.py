@@ -62,6 +62,17 @@ def find_main_container(template: PodTemplate, name: str) -> Mapping[str, Any]:
     return next((container for container in containers if container.get("name") == name), first)
 
 
+def list_mounted_names(template: PodTemplate) -> set[str]:
+    """Return the names of the volumes that the containers and init containers of a pod mount."""
+    spec = pod_spec(template)
+    return {
+        str(mount["name"])
+        for field in ("initContainers", "containers")
+        for container in spec.get(field) or ()
+        for mount in container.get("volumeMounts") or ()
+    }
+
+
 def declared_env(job: Job, replica: ReplicaId, container: str) -> frozenset[str]:
     """Return the names of the variables that the manifest sets in the main container."""
     spec = job.replicas.get(replica.type)

@@ -285,3 +285,30 @@ async def test_container_that_must_not_be_root_is_refused_as_root(
     await jobs.submit(job(tmp_path, images, "true", container=context))
     view = await wait_for_view(jobs, lambda view: view.finished)
     assert "runAsNonRoot" in str(view.status)
+
+
+async def test_a_volume_of_the_manifest_is_not_hidden_by_the_project(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/of-the-project").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/of-the-volume").touch()
+    volume = {"name": "data", "hostPath": {"path": str(tmp_path / "data")}}
+    mount = {"name": "data", "mountPath": "/workspace/"}
+    await jobs.submit(
+        job(
+            tmp_path / "work",
+            images,
+            "ls /workspace /run/danlu-project",
+            pod={"volumes": [volume]},
+            container={"volumeMounts": [mount]},
+        )
+    )
+    assert [line.data for line in await lines_of(jobs)] == [
+        b"/run/danlu-project:",
+        b"of-the-project",
+        b"",
+        b"/workspace:",
+        b"of-the-volume",
+    ]

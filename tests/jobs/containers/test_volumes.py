@@ -29,12 +29,12 @@ OBJECTS = {
 
 def one(**volume: Any) -> Any:
     """The only volume of a pod."""
-    return resolve_volumes({"volumes": [{"name": "v", **volume}]}, OBJECTS)["v"]
+    return resolve_volumes({"volumes": [{"name": "v", **volume}]}, OBJECTS, {})["v"]
 
 
 def test_a_pod_without_volumes_has_none() -> None:
-    assert resolve_volumes({}, {}) == {}
-    assert resolve_volumes({"volumes": None}, {}) == {}
+    assert resolve_volumes({}, {}, {}) == {}
+    assert resolve_volumes({"volumes": None}, {}, {}) == {}
 
 
 def test_a_volume_without_a_source_is_an_empty_dir() -> None:

@@ -220,6 +220,59 @@ def test_volumes_are_mounted_where_the_container_says() -> None:
     ]
 
 
+MOUNTED = {"volumeMounts": [{"name": "data", "mountPath": "/workspace"}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("/workspace", "/made/data"),
+        ("--data=/workspace/dataset/data", "--data=/made/data/dataset/data"),
+        ("cat '/workspace/a' /workspace", "cat '/made/data/a' /made/data"),
+        ("/a:/workspace/b", "/a:/made/data/b"),
+        ("/workspace/../x", "/made/data/../x"),
+        ("/workspaces/x /workspace-2 /workspace.txt", None),
+        ("/home/workspace ./workspace http://host/workspace s3://workspace/x", None),
+    ],
+)
+def test_a_process_finds_a_volume_by_the_path_of_its_mount(text: str, result: str | None) -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    env = [{"name": "DATA", "value": text}]
+    process = build_main_container({"command": [text], "env": env, **MOUNTED}, around)
+    expected = text if result is None else result
+    assert (process.args, process.environment["DATA"]) == ((expected,), expected)
+
+
+def test_the_memory_of_a_process_stays_that_of_the_host() -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    mount = {"volumeMounts": [{"name": "data", "mountPath": "/dev/shm"}]}
+    assert build_main_container({"command": ["ls", "/dev/shm"], **mount}, around).args == (
+        "ls",
+        "/dev/shm",
+    )
+
+
+def test_a_process_starts_in_a_volume_at_its_working_directory() -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    process = build_main_container(
+        {"command": ["x"], "workingDir": "/workspace/a", **MOUNTED}, around
+    )
+    assert process.directory == "/made/data/a"
+
+
+def test_the_project_does_not_hide_a_volume_at_its_path() -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    images = {"i": ContainerImage("sha256:1", "i")}
+    contained = build_main_container(
+        {"command": ["/workspace/x"], **MOUNTED}, around, images=images
+    )
+    assert contained.args == ("/workspace/x",)
+    assert [(mount.target, mount.source) for mount in contained.volumes] == [
+        ("/workspace", Path("/made/data")),
+        ("/run/danlu-project", DIRECTORY),
+    ]
+
+
 def test_gpus_are_assigned_to_containers_in_order() -> None:
     limits = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     around = msgspec.structs.replace(AROUND, gpus=(3, 5))

@@ -439,8 +439,11 @@ def check_gpus(submission: Submission) -> None:
 
 def check_volumes(submission: Submission) -> None:
     """Raise :class:`UsageError` for a volume that this machine cannot provide."""
-    for spec in submission.job.replicas.values():
-        for name, source in resolve_volumes(pod_spec(spec.template), submission.objects).items():
+    job, objects = submission.job, submission.objects
+    # They do not exist yet.
+    claims = dict.fromkeys(find_job_framework(job).list_claims(job), Path("/"))
+    for spec in job.replicas.values():
+        for name, source in resolve_volumes(pod_spec(spec.template), objects, claims).items():
             if isinstance(source, HostPath):
                 check_host_path(name, source)
 

@@ -11,6 +11,7 @@
          files/            the framework's files, the agent with which MPI starts its workers, its
                            exec.sock, and control.sock, the supervisor's control socket
          sent/             files sent with the job (:mod:`.file_exchange`)
+         claims/           the claims that the job creates (``volumeClaimPolicies``)
          results/          values returned or exceptions raised, a directory per replica
          reserve           preallocated disk space, for the last status of a job on a full disk
          supervisor.lock   locked while anything of the job runs; contains the supervisor's pid
@@ -125,6 +126,11 @@ class JobDirectory(SupervisorDirectory):
     def sent_files(self) -> Path:
         """Directory of the files sent with the job."""
         return self.directory / "sent"
+
+    @property
+    def claims(self) -> Path:
+        """Directory of the claims that are deleted with the job."""
+        return self.directory / "claims"
 
     def results(self, replica: ReplicaId) -> Path:
         """Return the directory for what a replica returns or raises."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,9 @@ from danlu.training.types import ReplicaId
 from danlu.util.quantity import parse_quantity
 
 GPU_RESOURCE = "nvidia.com/gpu"
+
+MOVED_PROJECT_DIRECTORY = "/run/danlu-project"
+"""Where containers see the project if the manifest mounts a volume at its usual path."""
 
 _PYTHONS = ("python", "python3")
 
@@ -129,7 +132,7 @@ class PodContext(msgspec.Struct, frozen=True):
         main_defaults: Variables of the main container that its image or (for a process) the
             supervisor's environment override, too.
         volumes: The host path of each of the pod's volumes, by name.
-        mounts: Mounts of all containers that are not processes.
+        mounts: Mounts of all containers; of processes, their paths are replaced in commands.
     """
 
     replica: ReplicaId
@@ -205,8 +208,19 @@ class _ContainerBuilder:
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
         args = tuple(expand_references(str(word), env.get) for word in words)
         directory = container.get("workingDir") or ""
+        volumes = self._volume_mounts(container, env)
         if image is None:
+            mounts = (*volumes, *context.mounts)
+            args = tuple(replace_mounted_paths(word, mounts) for word in args)
+            env |= {
+                name: replace_mounted_paths(env[name], mounts)
+                for name in (entry["name"] for entry in container.get("env") or ())
+                if name in env
+            }
+            directory = replace_mounted_paths(directory, mounts)
             args, env, directory = self._adapt_to_host(args, env, directory)
+        else:
+            volumes = self._add_project(volumes)
         return ReplicaContainer(
             replica=context.replica,
             attempt=context.attempt,
@@ -217,7 +231,7 @@ class _ContainerBuilder:
             directory=directory,
             image=image.digest if image else "",
             limits=self._resource_limits(container),
-            volumes=self._volume_mounts(container, env, contained=image is not None),
+            volumes=volumes,
             host=context.host,
             address=context.address,
             hosts=context.hosts,
@@ -262,17 +276,36 @@ class _ContainerBuilder:
         )
 
     def _volume_mounts(
-        self, container: Mapping[str, Any], env: Mapping[str, str], *, contained: bool
+        self, container: Mapping[str, Any], env: Mapping[str, str]
     ) -> tuple[Mount, ...]:
-        mounts = [
+        return tuple(
             _volume_mount(mount, self._context.volumes, env)
             for mount in container.get("volumeMounts") or ()
             if mount["name"] in self._context.volumes
-        ]
-        if contained:
-            project = Mount(PROJECT_DIRECTORY, self._submission.directory)
-            mounts += [project, *self._context.mounts]
-        return tuple(mounts)
+        )
+
+    def _add_project(self, volumes: tuple[Mount, ...]) -> tuple[Mount, ...]:
+        """Return all mounts of a container; a volume at the project's path is not hidden by it."""
+        hidden = any(mount.target.rstrip("/") == PROJECT_DIRECTORY for mount in volumes)
+        target = MOVED_PROJECT_DIRECTORY if hidden else PROJECT_DIRECTORY
+        return (*volumes, Mount(target, self._submission.directory), *self._context.mounts)
+
+
+def replace_mounted_paths(text: str, mounts: Iterable[Mount]) -> str:
+    """Return a text of a process with the paths of what nothing mounts for it.
+
+    A path is replaced as a whole, and not in the middle of another path or of an address.
+    """
+    places = {
+        mount.target.rstrip("/"): str(mount.source)
+        for mount in mounts
+        # Pods mount an emptyDir there to enlarge it; a process uses the host's.
+        if mount.target.strip("/") not in ("", "dev/shm")
+    }
+    targets = "|".join(re.escape(target) for target in sorted(places, key=len, reverse=True))
+    if not targets:
+        return text
+    return re.sub(rf"(?<![\w./-])({targets})(?![\w.-])", lambda found: places[found[1]], text)
 
 
 def _find_handlers(container: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,10 @@ class ProcessEngine:
         for volume in container.volumes:
             # Pods mount an emptyDir at /dev/shm to enlarge it; a process uses the host's.
             if volume.target not in (str(volume.source), "/dev/shm"):
-                text = f"volumes: not mounted for processes: {volume.target} (use {volume.source})"
+                text = (
+                    f"volumes: not mounted for processes: {volume.target};"
+                    f" in commands and variables it is {volume.source}"
+                )
                 self._warnings[text] = None
 
 

@@ -111,10 +111,23 @@ class ReplicaEnvironment:
     def create_volumes(self, replica: ReplicaId) -> Mapping[str, Path]:
         """Create the volumes of a replica's pod for a new attempt; return their paths by name."""
         template = self._submission.job.replicas[replica.type].template
-        wanted = resolve_volumes(pod_spec(template), self._submission.objects)
+        claims = self._create_claims()
+        wanted = resolve_volumes(pod_spec(template), self._submission.objects, claims)
         directory = self._volumes_root / str(replica)
         remove_volumes(directory)
         return create_volumes(wanted, directory, mounting=userns.has_entered()) if wanted else {}
+
+    def _create_claims(self) -> Mapping[str, Path]:
+        """Create the directories of the job's claims, which its replicas share."""
+        directories = {}
+        for claim, outlives in self._framework.list_claims(self._submission.job).items():
+            directory = self._job_dir.claims / claim
+            if outlives:
+                data = Path(self._settings.data)
+                directory = kept_claim_directory(data, self._submission, claim)
+            _create_open_directory(directory)
+            directories[claim] = directory
+        return directories
 
     def mounts(self, replica: ReplicaId) -> tuple[Mount, ...]:
         """Return the mounts of all containers: the framework's files and progress credentials."""
@@ -140,20 +153,32 @@ class ReplicaEnvironment:
 
 def checkpoint_directory(data: Path, submission: Submission) -> Path:
     """Return the directory of a job's checkpoints, by its name and its project."""
-    project = hashlib.sha256(os.fsencode(submission.directory.resolve())).hexdigest()[:8]
-    return data / "checkpoints" / f"{submission.job.name}-{project}"
+    return data / "checkpoints" / f"{submission.job.name}-{_hash_project(submission)}"
+
+
+def kept_claim_directory(data: Path, submission: Submission, claim: str) -> Path:
+    """Return the directory of a claim that outlives its job, by its name and the job's project."""
+    return data / "claims" / f"{claim}-{_hash_project(submission)}"
+
+
+def _hash_project(submission: Submission) -> str:
+    return hashlib.sha256(os.fsencode(submission.directory.resolve())).hexdigest()[:8]
 
 
 def _create_checkpoint_directory(directory: Path) -> bool:
     """Return whether the directory exists; on a full disk jobs run without it."""
     try:
-        # A container may run as any user. Other users of this machine cannot enter the parent.
-        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.mkdir(exist_ok=True)
-        directory.chmod(0o777)
+        _create_open_directory(directory)
     except OSError:
         return False
     return True
+
+
+def _create_open_directory(directory: Path) -> None:
+    """Create a directory for containers of any user; other users cannot enter its parent."""
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
 
 
 def _settings_paths(settings: SupervisorSettings) -> Paths:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,16 +104,7 @@ def render_local_pod(
     pod: Mapping[str, Any] = render_pod(job, framework, replica, topology, for_cluster=False)
     main = find_main_container(pod, framework.container)
     given = [*(main.get("command") or ()), *(main.get("args") or ())]
-    command = [
-        _locate_files(word, framework.files_directory, topology.directory(replica))
-        for word in framework.adapt_command(job, replica.type, given)
-    ]
+    command = [*framework.adapt_command(job, replica.type, given)]
     if command == given:
         return pod
     return replace_container(pod, {**main, "command": command, "args": []}, main)
-
-
-def _locate_files(word: str, mounted: str, directory: str) -> str:
-    """Return a word of a command with the ``directory`` of files that nothing mounts."""
-    pattern = rf"(?<![\w./-]){re.escape(mounted)}(?=/)"
-    return word if mounted == directory else re.sub(pattern, lambda _: directory, word)

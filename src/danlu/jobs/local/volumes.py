@@ -59,17 +59,22 @@ VolumeSource = HostPath | EmptyDir | VolumeFiles
 # -- what a template declares (pure) --------------------------------------------------------------
 
 
-def resolve_volumes(spec: Mapping[str, Any], objects: ManifestObjects) -> dict[str, VolumeSource]:
+def resolve_volumes(
+    spec: Mapping[str, Any], objects: ManifestObjects, claims: Mapping[str, Path]
+) -> dict[str, VolumeSource]:
     """Return the source of each volume in a pod's ``spec``, by name.
 
-    Raises :class:`UsageError` for unsupported kinds of volumes, ConfigMaps and Secrets that are not
+    ``claims`` are the directories of the PersistentVolumeClaims that the job creates. Raises
+    :class:`UsageError` for unsupported kinds of volumes, ConfigMaps and Secrets that are not
     among ``objects``, and paths that lead out of a volume.
     """
     volumes = spec.get("volumes") or ()
-    return {str(volume["name"]): _volume_source(volume, objects) for volume in volumes}
+    return {str(volume["name"]): _volume_source(volume, objects, claims) for volume in volumes}
 
 
-def _volume_source(volume: Mapping[str, Any], objects: ManifestObjects) -> VolumeSource:
+def _volume_source(
+    volume: Mapping[str, Any], objects: ManifestObjects, claims: Mapping[str, Path]
+) -> VolumeSource:
     name = volume["name"]
     kinds = [key for key in volume if key != "name" and volume[key] is not None]
     kind = kinds[0] if kinds else "emptyDir"
@@ -87,6 +92,8 @@ def _volume_source(volume: Mapping[str, Any], objects: ManifestObjects) -> Volum
     hint = "use hostPath, emptyDir, configMap or secret to run the job on this machine"
     if kind == "persistentVolumeClaim":
         claim = spec.get("claimName", "NAME")
+        if claim in claims:
+            return HostPath(claims[claim], "DirectoryOrCreate")
         hint = f"use a local directory instead: --claim {claim}=DIR"
     raise UsageError(f"volume {name}: {kind} is not supported on this machine", hint=hint)
 

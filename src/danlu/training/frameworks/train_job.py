@@ -22,6 +22,8 @@ MODEL_INITIALIZER = ReplicaType("model-initializer")
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 PORT = 29500
+#: The field of a runtime with claims that JobSet creates, and what makes them outlive a job.
+POLICIES_FIELD, RETAIN = "volumeClaimPolicies", "Retain"
 #: The policy whose jobs have a launcher.
 MPI = "mpi"
 
@@ -31,13 +33,18 @@ def find_policy(name: str) -> MLPolicy:
     return POLICIES.get(name, NO_POLICY)
 
 
+def name_claim(template: str, job: str) -> str:
+    """Return the name that JobSet gives the claim of a template (``GeneratePVCName``)."""
+    return f"{template}-{job}"
+
+
 class TrainJobFramework(Framework):
     """Nodes that run one program, after initializers.
 
     ``job.options`` are ``policy`` (a field of ``spec.mlPolicy`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode`` and ``envInjection`` (the
-    names of containers by replicated job).
+    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode``, ``envInjection`` (the
+    names of containers by replicated job) and JobSet's ``volumeClaimPolicies``.
     """
 
     name = "trainjob"
@@ -80,6 +87,16 @@ class TrainJobFramework(Framework):
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name that JobSet gives the replica's pod, without its random end."""
         return f"{job.name}-{replica.type}-0-{replica.index}"
+
+    def list_claims(self, job: Job) -> Mapping[str, bool]:
+        """Return the claims of the job's ``volumeClaimPolicies``."""
+        return {
+            name_claim(template["metadata"]["name"], job.name): (
+                (policy.get("retentionPolicy") or {}).get("whenDeleted") == RETAIN
+            )
+            for policy in job.options.get(POLICIES_FIELD, ())
+            for template in policy.get("templates") or ()
+        }
 
     def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
         """Return the verdict: by default, all replicas of all types must succeed.

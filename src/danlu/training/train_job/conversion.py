@@ -356,6 +356,9 @@ def _list_lost_of_runtime(job: Job, framework: Framework, converted: Job) -> Ite
         yield FieldError(
             path, f"envInjection cannot be expressed: {names} would get no PET_ variables"
         )
+    if claims := FRAMEWORK.list_claims(job):
+        message = f"volumeClaimPolicies cannot be expressed: {', '.join(claims)} must exist"
+        yield FieldError(path, message, "create the PersistentVolumeClaims, or use --claim here")
     if job.job_restart_policy is not None:
         message = f"failurePolicy becomes {RESTART_POLICY_ANNOTATION}, which only danlu reads"
         yield FieldError(path, message)

@@ -23,12 +23,13 @@ from danlu.training.frameworks.train_job import (
     MPI,
     NODE,
     POLICIES,
+    POLICIES_FIELD,
     UNSUPPORTED_POLICIES,
     MLPolicy,
     find_policy,
 )
 from danlu.training.manifest import drop_empty
-from danlu.training.pod_template import find_main_container
+from danlu.training.pod_template import change_templates, find_main_container
 from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
@@ -38,6 +39,7 @@ from danlu.training.train_job.schema import (
     check_train_job,
     replicated_jobs,
 )
+from danlu.training.train_job.volume_claims import add_claim_volumes, check_volume_claims
 from danlu.training.types import (
     MANAGER,
     CleanPodPolicy,
@@ -74,8 +76,10 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
     spec = document["spec"]
     _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
+    template = _merge_patches(spec, runtime["spec"])
+    _raise_errors(runtime, check_volume_claims(template, document["metadata"].get("name") or ""))
     framework = choose_framework(_name_policy(runtime["spec"]))
-    return check_job(_build_job(document, runtime["spec"]), framework)
+    return check_job(_build_job(document, runtime["spec"], template), framework)
 
 
 def _raise_errors(document: Mapping[str, Any], errors: Iterable[FieldError]) -> None:
@@ -288,28 +292,36 @@ def _name_policy(runtime: Mapping[str, Any]) -> str:
 # -- the job --------------------------------------------------------------------------------------
 
 
-def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
-    metadata, spec = document["metadata"], document["spec"]
-    template = runtime["template"]["spec"]
+def _merge_patches(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the runtime's template with the patches of a TrainJob."""
+    template: Mapping[str, Any] = runtime["template"]["spec"]
     for patch in spec.get("runtimePatches") or ():
         change = ((patch.get("trainingRuntimeSpec") or {}).get("template") or {}).get("spec")
         template = merge_patch(template, change or {})
-    jobs = template["replicatedJobs"]
+    return template
+
+
+def _build_job(
+    document: Mapping[str, Any], runtime: Mapping[str, Any], template: Mapping[str, Any]
+) -> Job:
+    metadata, spec = document["metadata"], document["spec"]
+    jobs, name = template["replicatedJobs"], metadata.get("name") or ""
+    claims = template.get(POLICIES_FIELD) or ()
     policy, restarts = _name_policy(runtime), _max_restarts(template)
     mpi = _find_mpi_policy(runtime)
     nodes = next((job for job in jobs if _find_step(job) == "trainer"), None)
     replicas = {
-        ReplicaType(job["name"]): _build_replicas(job, spec, runtime)
-        for name in choose_framework(policy).replica_types
+        type: _build_replicas(job, spec, runtime)
+        for type in choose_framework(policy).replica_types
         for job in jobs
-        if job["name"] == name
+        if job["name"] == type
     }
     trainer = spec.get("trainer") or {}
     manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
-    return Job(
+    job = Job(
         kind=FRAMEWORK.kind,
-        name=metadata.get("name") or "",
+        name=name,
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid") or "",
         labels=dict(metadata.get("labels") or {}),
@@ -342,10 +354,12 @@ def _build_job(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
                         for target in _injection_targets(runtime)
                     },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
+                    POLICIES_FIELD: [*claims],
                 }
             ),
         },
     )
+    return change_templates(job, lambda template: add_claim_volumes(template, claims, name))
 
 
 def _build_replicas(

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from danlu.training.framework import FieldError
-from danlu.training.frameworks.train_job import MPI, NODE, POLICIES, UNSUPPORTED_POLICIES
+from danlu.training.frameworks.train_job import (
+    MPI,
+    NODE,
+    POLICIES,
+    POLICIES_FIELD,
+    RETAIN,
+    UNSUPPORTED_POLICIES,
+)
 from danlu.training.manifest_schema import (
     CONTAINER,
     INT64,
@@ -214,6 +221,22 @@ _REPLICATED_JOB = record_check(
     },
     ("name", "template"),
 )
+_CLAIM_POLICY = record_check(
+    {
+        "templates": list_check(
+            record_check(
+                {
+                    **dict.fromkeys(("apiVersion", "kind"), check_text),
+                    "metadata": METADATA,
+                    # The size and the class of a disk.
+                    **dict.fromkeys(("spec", "status"), map_check(any_value)),
+                },
+                ("metadata",),
+            )
+        ),
+        "retentionPolicy": record_check({"whenDeleted": choice_check(("Delete", RETAIN))}),
+    }
+)
 _JOB_SET = record_check(
     {
         "replicatedJobs": list_check(_REPLICATED_JOB),
@@ -243,9 +266,7 @@ _JOB_SET = record_check(
         "suspend": check_boolean,
         "managedBy": _refuse_value("managedBy is a field of the TrainJob"),
         "coordinator": _refuse_value("coordinator is not supported"),
-        "volumeClaimPolicies": _refuse_value(
-            "volumeClaimPolicies is not supported", "use a volume"
-        ),
+        POLICIES_FIELD: list_check(_CLAIM_POLICY),
     },
     ("replicatedJobs",),
 )

@@ -10,12 +10,14 @@ from danlu.training.frameworks.train_job import (
     LAUNCHER,
     MPI,
     NODE,
+    POLICIES_FIELD,
     find_policy,
 )
 from danlu.training.manifest import drop_empty
-from danlu.training.pod_template import list_containers
+from danlu.training.pod_template import change_templates, list_containers
 from danlu.training.train_job.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
 from danlu.training.train_job.schema import API_VERSION, MANAGERS
+from danlu.training.train_job.volume_claims import remove_claim_volumes, select_policies
 from danlu.training.types import MANAGER, Job, ReplicaSpec, ReplicaType
 
 
@@ -26,6 +28,10 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     policy, processes = job.options["policy"], job.options["processes"]
     restarts = job.job_restart_policy
     trained = _find_trainer_step(job)
+    claims = job.options.get(POLICIES_FIELD, ())
+    templates = [spec.template for spec in job.replicas.values()]
+    policies = select_policies(claims, templates, job.name)
+    job = change_templates(job, lambda each: remove_claim_volumes(each, claims, job.name))
     targets = [
         {"jobName": name, "containerNames": containers}
         for name, containers in job.options.get("envInjection", {}).items()
@@ -44,6 +50,7 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         "successPolicy": job.options["successPolicy"],
         "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
         "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
+        POLICIES_FIELD: policies,
     }
     runtime = {
         "apiVersion": API_VERSION,

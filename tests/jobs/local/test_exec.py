@@ -149,7 +149,8 @@ async def test_the_job_may_set_the_temporary_directory(jobs: LocalJobs, work: Pa
 
 
 @pytest.mark.real
-@pytest.mark.needs("mpirun")
+@pytest.mark.needs("ompi_info")
+@pytest.mark.usefixtures("open_mpi")
 async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work: Path) -> None:
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from danlu.training.framework import CountsByType, EnvVar, Framework, Verdict, evaluate_counts
+from danlu.training.framework import (
+    CountsByType,
+    EnvVar,
+    Framework,
+    PodTemplate,
+    Verdict,
+    evaluate_counts,
+)
+from danlu.training.pod_template import append_to, change_containers, replace_metadata
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 NODE = ReplicaType("node")
@@ -22,6 +30,8 @@ MODEL_INITIALIZER = ReplicaType("model-initializer")
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 PORT = 29500
+#: JobSet's labels and annotations of pods, and those of the Jobs that it creates.
+_JOB_SET, _BATCH = "jobset.sigs.k8s.io", "batch.kubernetes.io"
 #: The field of a runtime with claims that JobSet creates, and what makes them outlive a job.
 POLICIES_FIELD, RETAIN = "volumeClaimPolicies", "Retain"
 #: The policy whose jobs have a launcher.
@@ -64,6 +74,7 @@ class TrainJobFramework(Framework):
     port_name = "trainer"
     port = PORT
     env_in_all_containers = False
+    cluster_options = ("network",)
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the variables of the runtime's ML policy."""
@@ -87,6 +98,31 @@ class TrainJobFramework(Framework):
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name that JobSet gives the replica's pod, without its random end."""
         return f"{job.name}-{replica.type}-0-{replica.index}"
+
+    def subdomain(self, job: Job) -> str:
+        """Return the Service of JobSet."""
+        return str(job.options.get("subdomain") or job.name)
+
+    def mark_pod(self, job: Job, replica: ReplicaId, template: PodTemplate) -> PodTemplate:
+        """Return the pod with the labels, annotations and index that JobSet and its Job give it."""
+        index = str(replica.index)
+        marks = {
+            f"{_JOB_SET}/jobset-name": job.name,
+            f"{_JOB_SET}/replicatedjob-name": str(replica.type),
+            f"{_JOB_SET}/job-index": "0",
+            f"{_JOB_SET}/restart-attempt": str(job.status.restarts),
+            f"{_BATCH}/job-completion-index": index,
+        }
+        metadata = template.get("metadata") or {}
+        job_name = {f"{_BATCH}/job-name": f"{job.name}-{replica.type}-0"}
+        template = replace_metadata(
+            template,
+            {
+                "labels": {**(metadata.get("labels") or {}), **marks, **job_name},
+                "annotations": {**(metadata.get("annotations") or {}), **marks},
+            },
+        )
+        return change_containers(template, lambda each: _add_index(each, index))
 
     def list_claims(self, job: Job) -> Mapping[str, bool]:
         """Return the claims of the job's ``volumeClaimPolicies``."""
@@ -115,6 +151,13 @@ class TrainJobFramework(Framework):
         """Return how many processes torchrun starts; 0 if it counts the GPUs."""
         processes = str(job.options["processes"])
         return int(processes) if processes.isdecimal() else 0
+
+
+def _add_index(container: Mapping[str, Any], index: str) -> Mapping[str, Any]:
+    """Return the container with the index of its pod, unless it has one, as Kubernetes does."""
+    variable = {"name": "JOB_COMPLETION_INDEX", "value": index}
+    declared = [each["name"] for each in container.get("env") or ()]
+    return container if variable["name"] in declared else append_to(container, "env", variable)
 
 
 def _torch_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:

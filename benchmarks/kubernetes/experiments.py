@@ -28,7 +28,7 @@ from benchmarks.kubernetes.roles import pairs
 from benchmarks.kubernetes.server import Requests, ServerExperiment, bench, requests_of
 from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES, PODS, SERVICES
-from tests.kube.servers import free_port
+from tests.ports import free_port
 
 __all__ = ["Figures", "along", "bare", "existing", "large"]
 
@@ -111,7 +111,7 @@ async def along(directory: Path, jobs: int, *, pause: float = 0.0) -> Figures:
                 last = time.monotonic() - began
             await _wait_for_success(made, seen, jobs)
             figures = {"last pod": last, "succeeded": time.monotonic() - began}
-            figures |= {"start": before["operator"], **_summarize_latencies(seen)}
+            figures |= _summarize_latencies(seen)
             return {**figures, **await _measure_costs(made, client, asked, before, jobs=jobs)}
 
 

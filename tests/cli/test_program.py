@@ -6,6 +6,7 @@ import errno
 import importlib
 import json
 import os
+import pstats
 import signal
 import socket
 import subprocess
@@ -74,6 +75,17 @@ def test_failing_build_file_imports_no_terminal_library(home: Path) -> None:
     names = list_imported_modules("build", "--frozen")
     assert "danlu.project.build" in names
     assert not names & {"rich", "asyncio", "aiohttp"}
+
+
+def test_a_profile_of_a_command_is_written(tmp_path: Path) -> None:
+    profile = tmp_path / "profile"
+    subprocess.run(
+        [sys.executable, "-m", "cProfile", "-o", profile, "-m", "danlu", "version"],
+        capture_output=True,
+        timeout=50,
+        check=True,
+    )
+    assert any(name == "main" for _, _, name in pstats.Stats(str(profile)).stats)  # type: ignore[attr-defined]
 
 
 def test_registry_repeats_the_first_line_of_every_command_s_help() -> None:

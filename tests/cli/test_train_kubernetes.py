@@ -15,6 +15,7 @@ import pytest
 import danlu
 from danlu.errors import JobFailed
 from danlu.training.progress import TrainingProgress
+from tests.fakes.kubernetes.pod_script import PodScript
 from tests.jobs.kubernetes.support import LIMIT, JobNamespace, kubeconfig, open_site_in_threads
 
 from .conftest import Cli
@@ -64,6 +65,20 @@ def test_detached_job_is_listed_shown_read_and_removed(cli: Cli, site: JobNamesp
     assert "python train.py" in cli("jobs", "show", "demo", "--command", "worker-0", *ON).out
     assert cli("jobs", "rm", "demo", *ON).code == 0
     assert cli("jobs", "ls", "-q", *ON).out == ""
+
+
+def test_a_job_that_fits_on_no_node_says_so_and_fails_at_its_deadline(
+    cli: Cli, site: JobNamespace
+) -> None:
+    site.behave(PodScript(unschedulable="0/1 nodes are available: 1 Insufficient cpu."))
+    assert cli(*TRAIN, "--name", "demo", "--deadline", "2s", "--detach").code == 0
+    result = cli("jobs", "wait", "demo", *ON)
+    assert result.code == 1
+    assert (
+        "warning: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
+        " (request less, make room on a node, or limit the wait with --deadline)"
+    ) in result.err
+    assert "active longer than specified deadline; not finished: worker-0" in result.err
 
 
 def test_jobs_of_a_cluster_are_not_those_of_this_machine(cli: Cli, site: JobNamespace) -> None:

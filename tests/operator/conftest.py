@@ -18,7 +18,7 @@ from danlu.kube.config import ClusterConfig, StaticCredentials
 from danlu.kube.manager import Manager
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB
 from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 from tests.kube.objects import eventually
 from tests.kube.servers import ApiServer, real_server
@@ -132,7 +132,7 @@ async def operator(site: OperatorNamespace) -> AsyncIterator[Manager]:
 async def _create_crds(client: Client) -> None:
     """Create the CRDs of all kinds."""
     existing = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
-    for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
+    for document in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
         if document["metadata"]["name"] not in existing:
             await client.create(_CRDS, document)
     await eventually(lambda: _crds_are_ready(client))

@@ -19,9 +19,9 @@ from danlu.kube.resources import EVENTS, PODS, SERVICES, Resource
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
 from danlu.operator.setup import build_manager, open_services
-from danlu.operator.types import DecoratorSpec, OperatorSettings, PodDecorator
+from danlu.operator.types import DecoratorSpec, OperatorSettings, PodDecorator, job_resource
 from danlu.training.framework import Framework
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_framework, find_kind
 from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 from tests.fakes.kubernetes.clock import finish_requests
 from tests.operator.permissions import MARK, grant
@@ -31,8 +31,7 @@ JOB = "job"
 
 
 def jobs(kind: str) -> Resource[Manifest]:
-    framework = find_framework(kind)
-    return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Manifest)
+    return job_resource(find_kind(kind)).with_model(Manifest)
 
 
 def settings(space: str, **changes: Any) -> OperatorSettings:

@@ -10,7 +10,7 @@ from danlu.kube.resources import ROLE_BINDINGS, ROLES, Resource
 from danlu.kube.types import Manifest
 from danlu.operator.rbac import operator_rules
 from danlu.operator.types import OperatorSettings
-from danlu.training.registry import list_frameworks
+from danlu.training.registry import list_kinds
 from tests.kube.objects import eventually
 
 USER = "operator"
@@ -37,7 +37,7 @@ async def grant(client: Client, operator: Client, settings: OperatorSettings) ->
     Rights in the operator's own namespace are given there too: in tests it is the same.
     """
     space = settings.namespace
-    needed = operator_rules(list_frameworks(settings.kinds), settings)
+    needed = operator_rules(list_kinds(settings.kinds), settings)
     rules = [*needed.jobs, *needed.own]
     await _create_binding(client, ROLES, ROLE_BINDINGS, space, rules)
     if needed.cluster:

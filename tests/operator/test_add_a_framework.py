@@ -10,8 +10,8 @@ import pytest
 
 from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
-from danlu.operator.controllers import job_resource
 from danlu.operator.crds import custom_resource_definition
+from danlu.operator.types import job_resource
 from danlu.training.registry import find_framework, list_frameworks
 from tests.operator.operator_namespace import OperatorNamespace
 

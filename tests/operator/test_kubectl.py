@@ -183,7 +183,7 @@ def test_definitions_of_kubeflow_s_own_operator_are_replaced(kubectl: Kubectl) -
 
 def test_the_definitions_are_small_enough_for_plain_apply(kubectl: Kubectl) -> None:
     text = render_documents(list_crds(OperatorSettings()), form="yaml")
-    assert kubectl("apply", "--dry-run=server", "-f", "-", input=text).count("dry run") == 7
+    assert kubectl("apply", "--dry-run=server", "-f", "-", input=text).count("dry run") == 10
 
 
 @pytest.mark.usefixtures("installation")

@@ -15,7 +15,7 @@ from danlu.operator.flags import FLAGS, format_arguments, parse_settings
 from danlu.operator.manifests import InstallOptions, install_manifests
 from danlu.operator.rbac import operator_rules
 from danlu.operator.types import DecoratorSpec, OperatorSettings
-from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_frameworks
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, list_kinds
 from danlu.util.yaml_with_lines import read_yaml
 from tests.cli.conftest import Cli, cli, home
 
@@ -217,7 +217,7 @@ def test_decorators_travel_in_a_config_map() -> None:
 
 def list_allowed_verbs(**settings: Any) -> set[tuple[str, str]]:
     options = OperatorSettings(**settings)
-    result = operator_rules(list_frameworks(options.kinds), options)
+    result = operator_rules(list_kinds(options.kinds), options)
     return {
         (resource, verb)
         for rule in result.jobs

@@ -17,7 +17,7 @@ from danlu.kube.types import Key
 from danlu.operator.progress.report import ProgressReport, ReportSource
 from danlu.operator.progress.writer import ReportingJob, ReportWriter
 from danlu.training.progress import TrainingProgress
-from tests.operator.operator_namespace import OperatorNamespace
+from tests.operator.operator_namespace import OperatorNamespace, jobs
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def make_report(speaker: ReportSource, percentage: int, *, after: float = 0) -> 
 @pytest.fixture
 async def reporter(site: OperatorNamespace) -> ReportingJob:
     job = await site.submit(Worker=2)
-    return ReportingJob("PyTorchJob", Key(site.space, "job"), job["metadata"]["uid"])
+    return ReportingJob(jobs("PyTorchJob"), Key(site.space, "job"), job["metadata"]["uid"])
 
 
 @asynccontextmanager

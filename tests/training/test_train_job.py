@@ -240,7 +240,8 @@ def test_patches_of_all_managers_are_merged_into_the_runtime() -> None:
         runtime="{kind: TrainingRuntime, name: staged}",
         more=STAGES,
     )
-    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), ClusterNames("digits"))["spec"]
+    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), ClusterNames("digits"), for_cluster=False)
+    pod = pod["spec"]
     assert pod["nodeSelector"] == {"zone": "a", "disk": "ssd"}
     assert [item["name"] for item in pod["containers"]] == ["node", "logs"]
     assert pod["containers"][0]["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
@@ -321,11 +322,6 @@ def test_a_written_job_reads_as_the_same_job(more: str) -> None:
             "reserved envs: PET_NNODES",
         ),
         ("trainer: {command: [tune, run]}", "spec.trainer.command", "torchtune"),
-        (
-            "initializer: {dataset: {storageUri: 'hf://a/b'}}",
-            "spec.initializer.dataset",
-            "must have a replicated job dataset-initializer",
-        ),
         ("initializer: {model: {storageUri: data}}", "spec.initializer.model.storageUri", "URI"),
         ("managedBy: me", "spec.managedBy", "cannot be 'me'"),
         ("runtimePatches: [{manager: me}]", "spec.runtimePatches[0].manager", "domain-prefixed"),
@@ -376,6 +372,18 @@ def test_pods_have_the_labels_and_the_index_of_jobset() -> None:
         for container in pod["spec"]["containers"]
     ]
     assert found == [["1"], ["x"]]  # the manifest's wins
+
+
+def test_an_initializer_that_the_runtime_lacks_is_refused() -> None:
+    found = errors_of(
+        "initializer: {model: {storageUri: 'hf://a/b'}}",
+        runtime="{kind: TrainingRuntime, name: staged}",
+        more=STAGES,
+    )
+    assert (
+        found["spec.initializer.model"]
+        == "the runtime must have a replicated job model-initializer"
+    )
 
 
 def test_an_initializer_without_its_volume_is_refused() -> None:

@@ -142,7 +142,8 @@ def test_torchrun_gets_the_same_rendezvous_on_every_node() -> None:
         new = variables_of(converted, TRAIN_JOB, ReplicaId(NODE, rank))
         same = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PYTHONUNBUFFERED")
         assert {name: new[name] for name in same} == {name: old[name] for name in same}
-        assert (old["PET_MASTER_ADDR"], new["PET_MASTER_ADDR"]) == ("job-master-0", "job-node-0-0")
+        addresses = ("job-master-0", "job-node-0-0.job")
+        assert (old["PET_MASTER_ADDR"], new["PET_MASTER_ADDR"]) == addresses
 
 
 def test_the_pod_and_the_metadata_are_kept() -> None:

@@ -235,3 +235,38 @@ def test_a_job_of_v1_needs_the_claims_to_exist() -> None:
     conversion = convert_to_v1(job, {})
     messages = [finding.message for finding in conversion.lost]
     assert "volumeClaimPolicies cannot be expressed: initializer-tuned must exist" in messages
+
+
+ASKING = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: asking}
+spec:
+  runtimeRef: {name: NAME}
+  initializer: {model: {storageUri: "hf://gpt2"}, dataset: {storageUri: "s3://team/data"}}
+  trainer: {command: [python, train.py]}
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["torch-distributed", "plain-distributed", "deepspeed-distributed"]
+)
+def test_a_runtime_of_danlu_gets_the_initializers_that_a_job_asks_for(name: str) -> None:
+    job = read_text(ASKING.replace("NAME", name))
+    steps = ["dataset-initializer", "model-initializer"]
+    assert [*job.replicas][:2] == steps
+    claim = {
+        "name": "initializer",
+        "persistentVolumeClaim": {"claimName": "initializer-asking"},
+    }
+    for type, spec in job.replicas.items():
+        pod = pod_spec(spec.template)
+        assert pod["volumes"] == [claim]
+        (container,) = pod["containers"]
+        assert container["volumeMounts"] == [{"name": "initializer", "mountPath": "/workspace"}]
+        if type in steps:
+            assert container["image"] == f"ghcr.io/kubeflow/trainer/{type}"
+        else:
+            waits = [each for each in spec.depends_on if each.status == "Complete"]
+            assert [each.type for each in waits] == steps
+    assert write_and_read(job) == job

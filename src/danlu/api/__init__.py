@@ -147,6 +147,7 @@ def train(
         backoff_limit (int): Number of restarts before the job fails.
         deadline (float): Seconds after which the job fails.
         clean_pod_policy (str): Which pods to delete when the job ends.
+        queue (str): Queue of the cluster, of Kueue or Volcano, in which the job waits.
         volumes (Sequence[str]): Files and directories to mount into containers,
             ``SOURCE:TARGET[:ro]``.
         claims (Mapping[str, str]): Directories for the PersistentVolumeClaims of a manifest, by

@@ -78,9 +78,11 @@ def _wait_for_threads(seconds: float) -> None:
 def _exit_process(code: int, *, abandon_threads: bool = False) -> None:
     """Exit without finalizing the interpreter, which takes as long as a short command.
 
-    Returns if that would lose something: unwritten output, or a running thread unless those are to
-    be abandoned.
+    Returns if that would lose something: unwritten output, a profile, or a running thread, unless
+    threads are abandoned.
     """
+    if sys.getprofile() is not None:
+        return
     threading = sys.modules.get("threading")
     if not abandon_threads and threading is not None and threading.active_count() > 1:
         return

@@ -321,7 +321,8 @@ def wait(names: tuple[str, ...]) -> int:
     backend = _open_backend(run)
     failed = False
     for name in names:
-        view = anyio.run(wait_for_finish, backend, name)
+        warnings = WarningPrinter(run.terminal)
+        view = anyio.run(wait_for_finish, backend, name, warnings.print_new)
         try:
             print_result(run, backend, view)
         except JobFailed as error:

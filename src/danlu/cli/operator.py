@@ -18,12 +18,13 @@ from danlu.operator.flags import FLAGS, IGNORED, OperatorFlag, parse_settings
 from danlu.operator.installation import (
     list_crds,
     list_manifests,
+    list_runtimes,
     render_documents,
     run_operator,
 )
 from danlu.operator.manifests import NAMESPACE, InstallOptions
 from danlu.operator.types import OperatorSettings
-from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,7 +37,8 @@ command = group(
     help=f"""Run training jobs on a Kubernetes cluster.
 
     The operator reconciles the kubeflow.org/v1 jobs of a cluster:
-    {", ".join(framework.kind for framework in BUILT_IN_FRAMEWORKS)}.""",
+    {", ".join(framework.kind for framework in BUILT_IN_FRAMEWORKS)}, and
+    {TRAIN_JOB.kind}s (trainer.kubeflow.org/v1alpha1).""",
 )
 
 
@@ -154,6 +156,17 @@ def crds(form: Any, **flags: Any) -> None:
     """
     documents = list_crds(parse_settings(flags))
     current_session().terminal.write_stdout(render_documents(documents, form=form))
+
+
+@command.subcommand("runtimes")
+@_yaml_option
+@verbosity_options
+def runtimes(form: Any) -> None:
+    """Print the cluster's runtimes for TrainJobs.
+
+    They have Kubeflow Trainer's names. Apply them with kubectl apply -f - after the CRDs.
+    """
+    current_session().terminal.write_stdout(render_documents(list_runtimes(), form=form))
 
 
 @command.subcommand("manifests")

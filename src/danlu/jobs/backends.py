@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol, runtime_checkable
 
@@ -191,9 +191,12 @@ async def follow_job(
     return await jobs.view(name)
 
 
-async def wait_for_finish(jobs: JobBackend, name: str) -> JobView:
-    """Wait until a job is finished, and return its view."""
+async def wait_for_finish(
+    jobs: JobBackend, name: str, report: Callable[[JobView], object] = lambda view: None
+) -> JobView:
+    """Wait until a job is finished, and return its view; ``report`` gets every view until then."""
     async for view in jobs.watch(name):
+        report(view)
         if view.finished:
             return view
     return await jobs.view(name)

@@ -60,6 +60,7 @@ class Submission(msgspec.Struct, frozen=True):
         tied: The job is stopped when the submitting process exits, however it does.
         code: Files by path in the working directory, for targets that cannot see ``directory``;
             they are copied there before a replica's program starts. Other targets ignore them.
+        queue: The cluster's queue in which the job waits, as ``--queue`` names it.
         concurrency: How many such jobs of a sweep run at the same time and share the cores.
     """
 
@@ -76,6 +77,7 @@ class Submission(msgspec.Struct, frozen=True):
     displays: bool = False
     tied: bool = False
     code: Mapping[str, Path] = {}
+    queue: str = ""
     concurrency: int = 1
 
 

@@ -11,7 +11,7 @@ import msgspec
 from danlu.errors import OutsideError
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.config import ClusterConfig
-from danlu.kube.errors import AlreadyExists, Gone
+from danlu.kube.errors import AlreadyExists, Gone, NotFound
 from danlu.kube.patch import Patch, apply_patch, merge_patch
 from danlu.kube.pod_logs import PodLogLine, read_log
 from danlu.kube.priorities import DEFAULT_PRIORITY
@@ -115,6 +115,15 @@ class Client:
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
         request = ApiRequest(method="GET", path=path, what=f"get {name}")
         return await self._request_object(resource, request)
+
+    async def serves_group(self, group: str) -> bool:
+        """Return whether the API server has kinds of an API group."""
+        try:
+            path = f"/apis/{group}"
+            await self.transport.send(ApiRequest(method="GET", path=path, what=f"find {group}"))
+        except NotFound:
+            return False
+        return True
 
     async def list_page(
         self,

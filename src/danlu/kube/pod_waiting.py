@@ -28,6 +28,10 @@ STARTING = frozenset(f"{reason}: {_EXPLANATIONS[reason]}" for reason in _STARTIN
 """What :func:`waiting_reason` returns for a pod that starts normally, as far as its status says."""
 
 
+UNSCHEDULABLE = "Unschedulable"
+"""How :func:`waiting_reason` begins for a pod that fits on no node."""
+
+
 def waiting_reason(pod: Pod) -> str:
     """Return why a pod is waiting; empty if its containers are running or have ended."""
     status = pod.status
@@ -52,7 +56,7 @@ def _scheduling_reason(pod: Pod) -> str:
         if condition.type == "PodScheduled" and condition.status == "False":
             if condition.reason == "SchedulingGated":
                 return "SchedulingGated: held back by a queue or a gang"
-            reason = condition.reason or "Unschedulable"
+            reason = condition.reason or UNSCHEDULABLE
             return f"{reason}: {condition.message or 'no suitable node'}"
     if pod.status.phase == "Running":
         return ""

@@ -16,7 +16,7 @@ from danlu.kube.informer import Indexer
 from danlu.kube.resources import PRIORITY_CLASSES, Resource
 from danlu.kube.types import Key, Manifest, Object
 from danlu.operator import builders, gang_scheduling
-from danlu.operator.decoding import job_manifest
+from danlu.operator.generations import job_manifest
 from danlu.operator.owned_objects import (
     BatchTask,
     DependentObjects,
@@ -53,6 +53,7 @@ _PRIORITY_CACHE_SECONDS = 300.0
 FAILED_CREATE_REASONS = {
     "ConfigMap": "FailedCreateConfigMap",
     "HorizontalPodAutoscaler": "FailedCreateHorizontalPodAutoscaler",
+    "PersistentVolumeClaim": "FailedCreatePersistentVolumeClaim",
     "Pod": "FailedCreatePod",
     "PodGroup": "FailedCreatePodGroup",
     "Role": "FailedCreateRole",
@@ -159,11 +160,19 @@ class DecisionApplier:
         finally:
             self._record_pods(context, deleted, created)
         if any(isinstance(action, DeleteJob) for action in context.decision.actions):
-            options = DeleteOptions(uid=job.uid, propagation="Background")
-            await self.client.delete(
-                self.resource, job.name, namespace=job.namespace, options=options
-            )
+            await self._delete_after_ttl(context)
         return bool(created)
+
+    async def _delete_after_ttl(self, context: ReconcileContext) -> None:
+        """Delete a job whose time to live is over, or what is left of it."""
+        job = context.job
+        if self.framework.keeps_expired_jobs:
+            pods = [pod for pod in context.pods if pod.metadata.deletion_timestamp is None]
+            tasks = [partial(self.pods.delete, job.uid, pod) for pod in pods]
+            await slow_start_batch(tasks, still_needed=partial(self._job_still_exists, job))
+            return
+        options = DeleteOptions(uid=job.uid, propagation="Background")
+        await self.client.delete(self.resource, job.name, namespace=job.namespace, options=options)
 
     def _record_pods(
         self, context: ReconcileContext, deleted: set[str], created: Mapping[ReplicaId, str]

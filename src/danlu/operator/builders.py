@@ -39,10 +39,10 @@ def build_topology(job: Job, framework: Framework, settings: OperatorSettings) -
     return ServiceTopology(job, framework, settings.cluster_domain)
 
 
-def owner_reference(kind: str, name: str, uid: str) -> Manifest:
+def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Manifest:
     """Return a reference to a job as the controller of an object."""
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": api_version,
         "kind": kind,
         "name": name,
         "uid": uid,
@@ -53,7 +53,7 @@ def owner_reference(kind: str, name: str, uid: str) -> Manifest:
 
 def add_owner(job: Job, manifest: Mapping[str, Any]) -> Manifest:
     """Return ``manifest`` in the job's namespace, controlled by the job."""
-    reference = owner_reference(job.kind, job.name, job.uid)
+    reference = owner_reference(job.api_version, job.kind, job.name, job.uid)
     owner = {"namespace": job.namespace, "ownerReferences": [reference]}
     return {**manifest, "metadata": {**(manifest.get("metadata") or {}), **owner}}
 

@@ -17,9 +17,8 @@ from danlu.kube.types import Key, Object
 from danlu.operator.builders import owner_reference
 from danlu.operator.decoding import has_job_labels
 from danlu.operator.owned_objects import OwnedObjects
-from danlu.operator.types import JobObject
+from danlu.operator.types import JobObject, job_resource
 from danlu.training.framework import Framework
-from danlu.training.names import KUBEFLOW_GROUP
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import Job
 
@@ -86,7 +85,7 @@ class ControllerRefManager:
 
 def map_to_job(framework: Framework) -> Callable[[Object], Iterable[Key]]:
     """Return a function that maps an object to its job of this kind, by owner or else by labels."""
-    get_owner = map_to_owner(framework.kind, KUBEFLOW_GROUP)
+    get_owner = map_to_owner(framework.kind, job_resource(framework).group)
 
     def get_keys(obj: Object) -> Iterable[Key]:
         if obj.metadata.controller is not None:
@@ -112,7 +111,7 @@ def releases_name(old: Object | None, new: Object | None) -> bool:
 
 def _adoption_patch(obj: Object, job: Job) -> Patch:
     # The uid is a precondition, so that another object of this name is not adopted.
-    owners = [owner_reference(job.kind, job.name, job.uid)]
+    owners = [owner_reference(job.api_version, job.kind, job.name, job.uid)]
     return strategic_patch({"metadata": {"uid": obj.metadata.uid, "ownerReferences": owners}})
 
 

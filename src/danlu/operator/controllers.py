@@ -12,7 +12,7 @@ from danlu.kube.expectations import Expectations
 from danlu.kube.informer import Informer, O, index_by_label, index_by_owner
 from danlu.kube.manager import Manager
 from danlu.kube.priorities import DEFAULT_PRIORITY, LOW_PRIORITY
-from danlu.kube.resources import PODS, SERVICES, Resource
+from danlu.kube.resources import PODS, SERVICES
 from danlu.kube.types import Object
 from danlu.kube.watch import ListOptions
 from danlu.operator.apply import DecisionApplier, PriorityClassReader
@@ -24,6 +24,7 @@ from danlu.operator.controller_ref import (
 )
 from danlu.operator.decoding import JobDecoder, observe_pod
 from danlu.operator.gang_scheduling import pod_group_resource
+from danlu.operator.generations import choose_generation
 from danlu.operator.owned_objects import DependentObjects, OwnedObjects
 from danlu.operator.reconcile import Reconciler
 from danlu.operator.status import (
@@ -38,9 +39,9 @@ from danlu.operator.types import (
     PodDecorator,
     PodGroupObject,
     ServiceObject,
+    job_resource,
 )
 from danlu.training.framework import Framework
-from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import RestartBackoff
 from danlu.util.decoding import convert_value
@@ -52,11 +53,6 @@ _RESERVED_WORKERS = 1
 #: While many jobs wait, pods of a job that start or end together trigger one reconciliation.
 #: (Kubernetes' Job controller always waits a second: pkg/controller/job, syncJobBatchPeriod).
 _BATCH_SECONDS = 0.5
-
-
-def job_resource(framework: Framework) -> Resource[JobObject]:
-    """Return the resource of a framework's jobs."""
-    return Resource(KUBEFLOW_GROUP, KUBEFLOW_VERSION, framework.plural, framework.kind, JobObject)
 
 
 class ControllerSet:
@@ -131,7 +127,7 @@ class ControllerSet:
         controller.watch(self.pods, map_label_to_job, predicate=releases_name)
         controller.watch(self.services, map_label_to_job, predicate=releases_name)
         if self.pod_groups is not None:
-            get_owner = map_to_owner(framework.kind, KUBEFLOW_GROUP)
+            get_owner = map_to_owner(framework.kind, resource.group)
             # A PodGroup changes when its job may start, which can wait for jobs that run.
             controller.watch(self.pod_groups, get_owner, priority=lambda old, new: LOW_PRIORITY)
 
@@ -147,6 +143,7 @@ class ControllerSet:
     def _build_reconciler(self, framework: Framework, jobs: Informer[JobObject]) -> Reconciler:
         client = self.manager.client
         status_cache = StatusCache(clock=self.clock)
+        generation = choose_generation(framework, client)
         deleted_pods = DeletedPods(client, jobs.indexer, pods=self.owned_pods)
         self.pods.add_event_handler(deleted_pods.on_event)
         applier = DecisionApplier(
@@ -171,12 +168,13 @@ class ControllerSet:
                 client, jobs.resource, framework, owned=(self.owned_pods, self.owned_services)
             ),
             deleted_pods=deleted_pods,
-            decoder=JobDecoder(framework),
+            decoder=JobDecoder(generation),
             status_cache=status_cache,
             status_writer=StatusWriter(
                 client,
                 jobs.resource,
                 framework,
+                generation=generation,
                 cache=status_cache,
                 metrics=self.metrics,
                 seconds=self.settings.status_seconds,

@@ -1,5 +1,7 @@
 """CustomResourceDefinitions of the training jobs, generated from the frameworks and the types.
 
+Those of TrainJobs and their runtimes are in :mod:`danlu.operator.train_job_crds`.
+
 Group, names, subresources and printer columns are those of the training operator 1.9
 (``manifests/base/crds``), so that its clients and stored objects keep working. Differences:
 
@@ -32,9 +34,11 @@ from danlu.operator.openapi import (
     integer_schema,
     struct_schema,
 )
+from danlu.operator.train_job_crds import train_job_definitions
 from danlu.training.framework import Framework
 from danlu.training.manifest_schema import MULTIKUEUE
 from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
+from danlu.training.registry import TRAIN_JOB
 from danlu.training.types import (
     MANAGER,
     RDZV_BACKENDS,
@@ -62,8 +66,13 @@ _MAX_CONTAINERS = 64
 def custom_resource_definitions(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
     """Return the CRDs of all ``frameworks``, sorted by name."""
     return tuple(
-        custom_resource_definition(framework)
+        definition
         for framework in sorted(frameworks, key=lambda framework: framework.plural)
+        for definition in (
+            train_job_definitions(framework.kind, framework.plural)
+            if framework is TRAIN_JOB
+            else (custom_resource_definition(framework),)
+        )
     )
 
 

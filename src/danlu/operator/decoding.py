@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from danlu.kube.core_v1 import ContainerStateTerminated, Pod
 from danlu.kube.types import ObjectMeta
+from danlu.operator.generations import Generation
 from danlu.operator.types import JobObject
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_job, read_status
 from danlu.training.names import RESTART_POLICY_ANNOTATION
 from danlu.training.rendering import JOB_NAME, OPERATOR_NAME, parse_replica_id
 from danlu.training.types import (
-    API_VERSION,
-    MANAGER,
     Job,
     JobStatus,
     ObservedReplica,
@@ -44,64 +41,50 @@ class JobDecoder:
     reading the status, and specs rarely change.
     """
 
-    def __init__(self, framework: Framework) -> None:
-        self._framework = framework
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
         self._cache: dict[str, tuple[bytes, str | None, Job]] = {}
 
     def __len__(self) -> int:
         """Return the number of cached specs."""
         return len(self._cache)
 
-    def decode(self, obj: JobObject) -> Job:
+    async def decode(self, obj: JobObject) -> Job:
         """Return the job; raises :class:`ManifestError` with everything that is invalid."""
         metadata = obj.metadata
         return msgspec.structs.replace(
-            self._decode_spec(obj),
+            await self._decode_spec(obj),
             labels=metadata.labels,
             annotations=metadata.annotations,
-            status=decode_status(obj),
+            status=self.decode_status(obj),
             deleting=metadata.deletion_timestamp is not None,
         )
+
+    def decode_status(self, obj: JobObject) -> JobStatus:
+        """Return the job's status; raises :class:`ManifestError` if it is invalid."""
+        status = msgspec.json.decode(obj.status)
+        if not isinstance(status, dict | None):
+            raise ManifestError("invalid status: not a mapping")
+        return self._generation.read_status(status or {})
+
+    def is_managed_by_other(self, obj: JobObject) -> bool:
+        """Return whether ``managedBy`` names another controller, even if the job is invalid."""
+        spec = msgspec.json.decode(obj.spec)
+        return isinstance(spec, dict) and bool(self._generation.find_manager(spec))
 
     def forget(self, uid: str) -> None:
         """Forget a job that no longer exists."""
         self._cache.pop(uid, None)
 
-    def _decode_spec(self, obj: JobObject) -> Job:
+    async def _decode_spec(self, obj: JobObject) -> Job:
         cached = self._cache.get(obj.metadata.uid)
         spec = bytes(obj.spec)
         policy = obj.metadata.annotations.get(RESTART_POLICY_ANNOTATION)
         if cached is not None and cached[:2] == (spec, policy):
             return cached[2]
-        job = read_job(job_manifest(obj, self._framework), self._framework)
+        job = await self._generation.read_job(obj)
         self._cache[obj.metadata.uid] = (spec, policy, job)
         return job
-
-
-def job_manifest(obj: JobObject, framework: Framework) -> dict[str, Any]:
-    """Return the manifest of a job without its status."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": framework.kind,
-        "metadata": msgspec.to_builtins(obj.metadata),
-        "spec": msgspec.json.decode(obj.spec),
-    }
-
-
-def is_managed_by_other(obj: JobObject) -> bool:
-    """Return whether ``managedBy`` names another controller, even if the job is invalid."""
-    spec = msgspec.json.decode(obj.spec)
-    policy = spec.get("runPolicy") if isinstance(spec, dict) else None
-    manager = policy.get("managedBy") if isinstance(policy, dict) else None
-    return manager not in (None, "", MANAGER)
-
-
-def decode_status(obj: JobObject) -> JobStatus:
-    """Return the job's status; raises :class:`ManifestError` if it is invalid."""
-    status = msgspec.json.decode(obj.status)
-    if not isinstance(status, dict | None):
-        raise ManifestError("invalid status: not a mapping")
-    return read_status(status or {})
 
 
 # -- pods -----------------------------------------------------------------------------------------

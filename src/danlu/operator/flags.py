@@ -15,7 +15,7 @@ import msgspec
 
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
-from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_kind
 from danlu.util.decoding import convert_value
 from danlu.util.dns_label import is_dns_label
 from danlu.util.urls import mask_credentials
@@ -221,7 +221,7 @@ def _parse_value(flag: OperatorFlag, value: Any) -> Any:
 
 
 def _parse_kind(name: str) -> str:
-    return find_framework(name).kind
+    return find_kind(name).kind
 
 
 def _parse_decorator_url(text: str) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from danlu.kube.types import Manifest
 from danlu.operator.gang_scheduling import pod_group_resource
-from danlu.operator.types import OperatorSettings
+from danlu.operator.types import OperatorSettings, job_resource
 from danlu.training.framework import Framework, policy_rule
-from danlu.training.names import KUBEFLOW_GROUP
+from danlu.training.registry import TRAIN_JOB
 
 REPORTS_SECRET = "danlu-operator-reports"
 """The Secret with the credentials of the report server, in the operator's own namespace."""
@@ -41,7 +41,7 @@ def operator_rules(frameworks: Sequence[Framework], settings: OperatorSettings) 
     return OperatorRules(
         _drop_duplicates(_job_namespace_rules(frameworks, settings)),
         tuple(_own_namespace_rules(settings)),
-        tuple(_cluster_rules(settings)),
+        tuple(_cluster_rules(frameworks, settings)),
     )
 
 
@@ -59,25 +59,29 @@ def editor_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
 
 
 def _job_access_rules(frameworks: Iterable[Framework], verbs: Sequence[str]) -> Iterator[Manifest]:
-    frameworks = list(frameworks)
-    yield policy_rule(KUBEFLOW_GROUP, [framework.plural for framework in frameworks], verbs)
-    scaled = [framework.plural for framework in frameworks if framework.scaled_type]
     changing = [verb for verb in verbs if verb in ("get", "patch", "update")]
-    yield policy_rule(KUBEFLOW_GROUP, [f"{plural}/scale" for plural in scaled], changing)
-    yield policy_rule(
-        KUBEFLOW_GROUP, [f"{framework.plural}/status" for framework in frameworks], ("get",)
-    )
+    for group, members in _group_by_api(frameworks):
+        yield policy_rule(group, [framework.plural for framework in members], verbs)
+        if scaled := [framework.plural for framework in members if framework.scaled_type]:
+            yield policy_rule(group, [f"{plural}/scale" for plural in scaled], changing)
+        statuses = [f"{framework.plural}/status" for framework in members]
+        yield policy_rule(group, statuses, ("get",))
+        # Who may run jobs may read what they refer to; runtimes of a namespace are its own.
+        if TRAIN_JOB in members:
+            yield policy_rule(group, ["trainingruntimes"], verbs)
+            yield policy_rule(group, ["clustertrainingruntimes"], ("get", "list", "watch"))
 
 
 def _job_namespace_rules(
     frameworks: Sequence[Framework], settings: OperatorSettings
 ) -> Iterator[Manifest]:
-    plurals = [framework.plural for framework in frameworks]
-    # delete: ttlSecondsAfterFinished; patch: to suspend jobs whose submitter is gone.
-    yield policy_rule(KUBEFLOW_GROUP, plurals, ("delete", "get", "list", "patch", "watch"))
-    yield policy_rule(KUBEFLOW_GROUP, [f"{plural}/status" for plural in plurals], ("patch",))
-    # Needed for blockOwnerDeletion (admission plugin OwnerReferencesPermissionEnforcement).
-    yield policy_rule(KUBEFLOW_GROUP, [f"{plural}/finalizers" for plural in plurals], ("update",))
+    for group, members in _group_by_api(frameworks):
+        plurals = [framework.plural for framework in members]
+        # delete: ttlSecondsAfterFinished; patch: to suspend jobs whose submitter is gone.
+        yield policy_rule(group, plurals, ("delete", "get", "list", "patch", "watch"))
+        yield policy_rule(group, [f"{plural}/status" for plural in plurals], ("patch",))
+        # Needed for blockOwnerDeletion (admission plugin OwnerReferencesPermissionEnforcement).
+        yield policy_rule(group, [f"{plural}/finalizers" for plural in plurals], ("update",))
     # patch: adoption and release.
     verbs = ("create", "delete", "get", "list", "patch", "watch")
     yield policy_rule("", ["pods", "services"], verbs)
@@ -93,8 +97,8 @@ def _job_namespace_rules(
         yield policy_rule("", ["secrets"], ("create", "patch"))
         yield policy_rule("", ["configmaps"], ("create", "delete", "get", "patch"))
     if settings.gang_scheduler:
-        group = pod_group_resource(settings.gang_scheduler)
-        yield policy_rule(group.group, [group.plural], verbs)
+        resource = pod_group_resource(settings.gang_scheduler)
+        yield policy_rule(resource.group, [resource.plural], verbs)
 
 
 def _own_namespace_rules(settings: OperatorSettings) -> Iterator[Manifest]:
@@ -110,7 +114,21 @@ def _own_namespace_rules(settings: OperatorSettings) -> Iterator[Manifest]:
         }
 
 
-def _cluster_rules(settings: OperatorSettings) -> Iterator[Manifest]:
+def _group_by_api(
+    frameworks: Iterable[Framework],
+) -> Iterator[tuple[str, list[Framework]]]:
+    """Yield each API group with its frameworks, in the order of the first of each."""
+    groups: dict[str, list[Framework]] = {}
+    for framework in frameworks:
+        groups.setdefault(job_resource(framework).group, []).append(framework)
+    yield from groups.items()
+
+
+def _cluster_rules(
+    frameworks: Sequence[Framework], settings: OperatorSettings
+) -> Iterator[Manifest]:
+    for framework in frameworks:
+        yield from map(dict, framework.cluster_rules)
     if settings.gang_scheduler:
         # They decide which replicas minResources includes first.
         yield policy_rule("scheduling.k8s.io", ["priorityclasses"], ("get",))

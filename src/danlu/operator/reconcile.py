@@ -28,11 +28,11 @@ from danlu.kube.priorities import LOW_PRIORITY
 from danlu.kube.types import Key
 from danlu.operator.apply import FAILED_CREATE_REASONS, DecisionApplier, ReconcileContext
 from danlu.operator.controller_ref import ControllerRefManager
-from danlu.operator.decoding import (
-    JobDecoder,
-    decode_status,
-    is_managed_by_other,
-    observe_pods,
+from danlu.operator.decoding import JobDecoder, observe_pods
+from danlu.operator.generations import (
+    RUNTIME_NOT_SUPPORTED,
+    MissingRuntime,
+    UnsupportedRuntime,
 )
 from danlu.operator.owned_objects import NameConflict
 from danlu.operator.status import DeletedPods, StatusCache, StatusWriter
@@ -48,6 +48,8 @@ _EXPECTATION_TIMEOUT = 300.0
 #: The upper limit of a delay, so that a jump of the wall clock is noticed.
 _MAX_REQUEUE_SECONDS = 600.0
 _STALE_CACHE_SECONDS = 5.0
+#: Runtimes are not watched: a job that is created before its runtime is rare.
+_MISSING_RUNTIME_SECONDS = 10.0
 #: Often the conflicting object is being deleted, so only the third conflict is recorded.
 _REPORT_CONFLICT_AT = 3
 #: A name conflict is retried with back-off 13 times, which takes 41 seconds, then every minute: if
@@ -124,9 +126,14 @@ class Reconciler:
         if wait > 0:
             return RequeueAfter(wait, keep_failures=True)
         try:
-            job = self.decoder.decode(job_object)
+            job = await self.decoder.decode(job_object)
         except ManifestError as error:
             return await self._handle_invalid(job_object, error)
+        except MissingRuntime as error:
+            self._record_warning(job_object, "TrainJobResourcesCreationFailed", error.message)
+            return RequeueAfter(_MISSING_RUNTIME_SECONDS, keep_failures=True)
+        except NameConflict as error:
+            return self._handle_name_conflict(job_object, error)
         if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
             return Success()
         version, status = self.status_cache.latest(job_object.metadata, job.status)
@@ -159,7 +166,13 @@ class Reconciler:
             decision=decision,
         )
         write = partial(
-            self.status_writer.write, job_object, job.status, decision.status, over=version, now=now
+            self.status_writer.write,
+            job_object,
+            job.status,
+            decision.status,
+            decoded=job,
+            over=version,
+            now=now,
         )
         try:
             wait: float | None = None
@@ -225,13 +238,15 @@ class Reconciler:
 
     async def _handle_invalid(self, job_object: JobObject, error: ManifestError) -> ReconcileResult:
         """Fail a job whose manifest is invalid; one that has already started keeps running."""
-        if job_object.metadata.deletion_timestamp is not None or is_managed_by_other(job_object):
+        deleting = job_object.metadata.deletion_timestamp is not None
+        if deleting or self.decoder.is_managed_by_other(job_object):
             return Success()
-        reason = f"{self.framework.kind}FailedValidation"
+        unsupported = isinstance(error, UnsupportedRuntime)
+        reason = RUNTIME_NOT_SUPPORTED if unsupported else f"{self.framework.kind}FailedValidation"
         message = "; ".join([error.message, *error.details])
         try:
             version, status = self.status_cache.latest(
-                job_object.metadata, decode_status(job_object)
+                job_object.metadata, self.decoder.decode_status(job_object)
             )
         except ManifestError as unreadable:
             return TerminalError(unreadable)

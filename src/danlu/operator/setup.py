@@ -19,7 +19,7 @@ from danlu.kube.events import EventRecorder
 from danlu.kube.leader import LeaderElection
 from danlu.kube.manager import Manager
 from danlu.kube.metrics import MetricsRegistry, RequestMetrics, register_process_metrics
-from danlu.operator.controllers import ControllerSet, job_resource
+from danlu.operator.controllers import ControllerSet
 from danlu.operator.pod_decorators import open_decorators
 from danlu.operator.progress.credentials import (
     ServerCredentials,
@@ -29,8 +29,8 @@ from danlu.operator.progress.credentials import (
 from danlu.operator.progress.injection import ProgressInjector
 from danlu.operator.progress.server import ReportServer
 from danlu.operator.submitter_lease import add_submitter_lease_controller
-from danlu.operator.types import OperatorSettings, PodDecorator
-from danlu.training.registry import list_frameworks
+from danlu.operator.types import OperatorSettings, PodDecorator, job_resource
+from danlu.training.registry import list_kinds
 from danlu.util.exception_groups import unwrap_group
 
 
@@ -102,7 +102,7 @@ def build_manager(
     )
     jobs = {
         job_resource(framework): controllers.add_kind(framework)
-        for framework in list_frameworks(settings.kinds)
+        for framework in list_kinds(settings.kinds)
     }
     if services is not None:
         add_submitter_lease_controller(manager, jobs, namespace=settings.namespace, clock=clock)

@@ -23,10 +23,10 @@ from danlu.kube.patch import merge_patch
 from danlu.kube.resources import Resource
 from danlu.kube.types import Key, Manifest, ObjectMeta
 from danlu.kube.watch import ListOptions
+from danlu.operator.generations import Generation
 from danlu.operator.owned_objects import OwnedObjects
 from danlu.operator.types import JobObject
 from danlu.training.framework import Framework
-from danlu.training.manifest import status_to_manifest
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import ConditionType, Job, JobStatus
 
@@ -113,6 +113,7 @@ class StatusWriter:
         resource: Resource[JobObject],
         framework: Framework,
         *,
+        generation: Generation,
         cache: StatusCache,
         metrics: JobMetrics,
         seconds: float,
@@ -120,6 +121,7 @@ class StatusWriter:
         self._client = client
         self._resource = resource
         self._framework = framework
+        self._generation = generation
         self._cache = cache
         self._metrics = metrics
         self._seconds = seconds
@@ -130,10 +132,13 @@ class StatusWriter:
         old: JobStatus,
         new: JobStatus,
         *,
+        decoded: Job | None = None,
         over: str,
         now: datetime,
     ) -> float | None:
         """Replace the status ``old`` of the version ``over`` by ``new``.
+
+        ``decoded`` is the same job, None if it is invalid.
 
         Returns the seconds to wait if the write was put off. Raises
         :class:`~danlu.kube.errors.Conflict` if the job has changed.
@@ -144,7 +149,10 @@ class StatusWriter:
         if wait > 0 and _differs_in_counts_only(old, new):
             return wait
         new = msgspec.structs.replace(new, last_reconcile_time=now)
-        change = merge_patch_diff(status_to_manifest(old), status_to_manifest(new))
+        change = merge_patch_diff(
+            self._generation.write_status(old, decoded),
+            self._generation.write_status(new, decoded),
+        )
         patch = merge_patch({"metadata": {"resourceVersion": over}, "status": change})
         key = job.key
         written = await self._client.patch(

@@ -8,7 +8,11 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from danlu.errors import OutsideError
+from danlu.kube.resources import Resource
 from danlu.kube.types import Manifest, Object
+from danlu.training.framework import Framework
+from danlu.training.frameworks.train_job import API_GROUP
+from danlu.training.train_job.schema import API_VERSION, RUNTIME_KINDS
 
 
 class ServiceObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -32,6 +36,19 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
 
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def job_resource(framework: Framework) -> Resource[JobObject]:
+    """Return the resource of a framework's jobs."""
+    group, _, version = framework.api_version.partition("/")
+    return Resource(group, version, framework.plural, framework.kind, JobObject)
+
+
+def runtime_resource(kind: str) -> Resource[Manifest]:
+    """Return the resource of a kind of runtimes."""
+    version, plural = API_VERSION.partition("/")[2], f"{kind.lower()}s"
+    namespaced = kind != RUNTIME_KINDS[0]
+    return Resource(API_GROUP, version, plural, kind, Manifest, namespaced=namespaced)
 
 
 class DecoratorError(OutsideError):

@@ -21,7 +21,7 @@ from danlu.submission.options import (
     normalize_option_name,
 )
 from danlu.training.framework import Framework
-from danlu.training.names import FINISH_TIMEOUT_ANNOTATION, WHOLE_JOB
+from danlu.training.names import FINISH_TIMEOUT_ANNOTATION, KUEUE_QUEUE_LABEL, WHOLE_JOB
 from danlu.training.pod_template import (
     add_default_port,
     change_templates,
@@ -227,6 +227,20 @@ def apply_ending(job: Job, options: TrainOptions) -> Job:
         return job
     grace = {"terminationGracePeriodSeconds": options.grace}
     return change_templates(job, lambda template: replace_spec(template, grace))
+
+
+def apply_queue(job: Job, queue: str) -> Job:
+    """Return the job as Kueue takes it into its LocalQueue ``queue``; unchanged without one.
+
+    It is suspended from the start: whether Kueue itself would do that depends on its configuration.
+    """
+    if not queue:
+        return job
+    return msgspec.structs.replace(
+        job,
+        labels={**job.labels, KUEUE_QUEUE_LABEL: queue},
+        run_policy=msgspec.structs.replace(job.run_policy, suspend=True),
+    )
 
 
 def add_default_finish_timeout(job: Job) -> Job:

@@ -54,6 +54,7 @@ class TrainKeywords(TypedDict, total=False):
     backoff_limit: int | None
     deadline: float | None
     clean_pod_policy: str | None
+    queue: str
     volumes: Iterable[str]
     claims: Mapping[str, str] | None
     trust_results: bool
@@ -66,8 +67,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     Empty text and None mean the default. ``cpu`` and ``memory`` are Kubernetes quantities of each
     replica, ``deadline`` is in seconds, ``volumes`` are ``SOURCE:TARGET[:ro]``. ``env``
     (``FILE[:FUNC]``) and ``image`` (a reference) exclude each other. ``on`` is where the job runs
-    (:mod:`danlu.jobs.backends`). ``environment`` are variables. ``trust_results`` opens
-    pickles that replicas return (SECURITY.md).
+    (:mod:`danlu.jobs.backends`), and ``queue`` one of the cluster's. ``environment`` are variables.
+    ``trust_results`` opens pickles that replicas return (SECURITY.md).
     """
 
     framework: str = ""
@@ -82,6 +83,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     restart: str = ""
     deadline: float | None = None
     clean_pod_policy: str = ""
+    queue: str = ""
     environment: Mapping[str, str] = {}
     volumes: tuple[str, ...] = ()
     trust_results: bool = False
@@ -279,6 +281,12 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
         ("running",),
         choices=tuple(policy.value for policy in CleanPodPolicy),
         aliases=("cleanPolicy", "clean"),
+    ),
+    JobOption(
+        "queue",
+        "NAME",
+        "Queue of the cluster, of Kueue or Volcano, in which the job waits for quota.",
+        ("research",),
     ),
     JobOption(
         "volume",

@@ -26,6 +26,7 @@ from danlu.submission.framework_detection import (
 )
 from danlu.submission.job_from_options import (
     apply_ending,
+    apply_queue,
     build_job_from_options,
     complete_generated_name,
 )
@@ -123,7 +124,8 @@ def plan_job(options: TrainOptions, *, settings: Settings) -> PlannedJob:
     planned = (
         _plan_manifest(options, settings) if options.file else _plan_program(options, settings)
     )
-    return msgspec.structs.replace(planned, job=apply_ending(planned.job, options))
+    job = apply_queue(apply_ending(planned.job, options), options.queue)
+    return msgspec.structs.replace(planned, job=job)
 
 
 # -- where it runs ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.sandbox import userns
 from danlu.store import Store
+from danlu.submission.initializers import provide_initializers
 from danlu.submission.job_code import collect_module_code, collect_script_code
 from danlu.submission.job_from_options import add_default_finish_timeout
 from danlu.submission.options import TrainOptions
@@ -56,6 +57,7 @@ def build_submission(
         value=options.value,
         displays=options.displays,
         tied=options.tied,
+        queue=options.queue,
     )
     prepare = _prepare_remote if is_remote(options.on) else _prepare_local
     return prepare(submission, target, options, settings=settings, progress=progress)
@@ -74,6 +76,14 @@ def _prepare_local(
 ) -> Submission:
     job = submission.job
     _check_manager(job)
+    if submission.queue:
+        raise UsageError(
+            f"--queue {submission.queue}: a queue belongs to a cluster (--on kubernetes)",
+            hint="omit it: jobs of this machine wait until their CPUs and GPUs are free",
+        )
+    if target is not None:
+        framework, contained = find_job_framework(job), target.in_container
+        job = provide_initializers(job, framework, submission.objects, contained=contained)
     names = list_container_images(job)
     resolve = partial(resolve_images, settings=settings, progress=progress, offline=options.offline)
     images: Mapping[str, ContainerImage] = {}
@@ -98,6 +108,7 @@ def _prepare_local(
     python = target.python if target is not None and not target.in_container else ""
     return msgspec.structs.replace(
         submission,
+        job=job,
         images=images,
         python=python or options.python or find_active_python(),
         trusted=trusted or options.trust_results or settings.config.trust_results,

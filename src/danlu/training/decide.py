@@ -244,7 +244,7 @@ def _final_condition(
         ended = (RunState.SUCCEEDED, RunState.FAILED)
         unfinished = [replica.id for replica in replicas if replica.state not in ended]
         message = messages.deadline_message(job, unfinished)
-        return FinalCondition(ConditionType.FAILED, reason, message)
+        return FinalCondition(ConditionType.FAILED, framework.deadline_reason or reason, message)
     return None
 
 

@@ -240,6 +240,12 @@ class Framework(ABC):
     services: ClassVar[bool] = True
     """Whether each replica gets a Service on a cluster."""
 
+    keeps_expired_jobs: ClassVar[bool] = False
+    """Whether only the pods of a job are deleted after its ``ttlSecondsAfterFinished``."""
+
+    deadline_reason: ClassVar[str] = ""
+    """The reason of a failure by the active deadline, if it is not that of other failures."""
+
     node_types: ClassVar[tuple[ReplicaType, ...]] = ()
     """The types that can be nodes of a TrainJob, all of them alike, in the order of their ranks."""
 
@@ -258,11 +264,17 @@ class Framework(ABC):
     They include what roles among these objects grant.
     """
 
+    cluster_rules: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Those for objects that are in no namespace."""
+
     thread_variables: ClassVar[tuple[str, ...]] = ()
     """Variables, besides OpenMP's, with the number of threads that the library starts."""
 
     uses_api_server: ClassVar[bool] = False
     """Whether replicas use the API server of their cluster."""
+
+    data_directories: ClassVar[Mapping[ReplicaType, str]] = {}
+    """The types that load data before the others start, if the job has them, and where to."""
 
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""

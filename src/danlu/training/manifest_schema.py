@@ -375,14 +375,17 @@ _FILES: dict[str, FieldCheck] = {
     "optional": check_boolean,
 }
 
+VOLUME_SOURCES = """
+    awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI
+    emptyDir ephemeral fc flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath
+    image iscsi nfs persistentVolumeClaim photonPersistentDisk portworxVolume projected
+    quobyte rbd scaleIO secret storageos vsphereVolume
+"""
+"""The fields of a volume that say what it is."""
+
 _VOLUME = record_check(
     {
-        **_any_fields("""
-            awsElasticBlockStore azureDisk azureFile cephfs cinder csi downwardAPI
-            emptyDir ephemeral fc flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath
-            image iscsi nfs persistentVolumeClaim photonPersistentDisk portworxVolume projected
-            quobyte rbd scaleIO storageos vsphereVolume
-        """),
+        **_any_fields(VOLUME_SOURCES),
         "configMap": record_check({**_FILES, "name": check_text, "defaultMode": _MODE}),
         "secret": record_check({**_FILES, "secretName": check_text, "defaultMode": _MODE}),
         "name": check_text,

@@ -55,6 +55,12 @@ replicas by their own policies.
 WHOLE_JOB = "Job"
 """The value of that annotation, and of the option ``--restart``."""
 
+KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of a job: the LocalQueue of Kueue that it waits in, suspended, for quota."""
+
+STATUS_FIELD = "danlu"
+"""The field of a TrainJob's status with the state of the operator: Trainer's has no room for it."""
+
 LABELS_ANNOTATION = f"{ANNOTATION_PREFIX}/labels"
 """Annotation of a job: its submission's labels as JSON (Kubernetes' labels allow less)."""
 
@@ -62,6 +68,11 @@ LABELS_ANNOTATION = f"{ANNOTATION_PREFIX}/labels"
 def config_map_name(job: str) -> str:
     """Return the name of the ConfigMap with the framework's files (Kubeflow's name for MPI's)."""
     return f"{job}-config"
+
+
+def runtime_snapshot_name(job: str) -> str:
+    """Return the name of the ConfigMap with the runtime of a TrainJob (Kubeflow Trainer's name)."""
+    return f"{job}-runtime-snapshot"
 
 
 def code_config_map_name(job: str) -> str:

@@ -82,14 +82,22 @@ def find_version(framework: Framework, version: object) -> Framework | None:
     return next((other for other in versions if other.api_version == version), None)
 
 
-def list_frameworks(kinds: Sequence[str] = ()) -> tuple[Framework, ...]:
-    """Return all usable frameworks: danlu's own, then those of packages, sorted by name.
+def list_frameworks() -> tuple[Framework, ...]:
+    """Return all usable frameworks: danlu's own, then those of packages, sorted by name."""
+    return (*BUILT_IN_FRAMEWORKS, *_load_plugins()[0])
+
+
+def find_kind(name: str) -> Framework:
+    """Return the framework of a kind of jobs on a cluster, in any case; raises as above."""
+    return TRAIN_JOB if name.lower() in _framework_names(TRAIN_JOB) else find_framework(name)
+
+
+def list_kinds(kinds: Sequence[str] = ()) -> tuple[Framework, ...]:
+    """Return the frameworks of all kinds of jobs that the operator serves.
 
     Only those of ``kinds`` if it is not empty; raises :class:`UsageError` if one is unknown.
     """
-    if kinds:
-        return tuple(dict.fromkeys(map(find_framework, kinds)))
-    return (*BUILT_IN_FRAMEWORKS, *_load_plugins()[0])
+    return tuple(dict.fromkeys(map(find_kind, kinds))) or (*list_frameworks(), TRAIN_JOB)
 
 
 def _framework_names(framework: Framework) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Where replicas are reachable on a cluster: one Service each, with Kubeflow's names."""
+"""Where replicas are reachable on a cluster: a Service each, or one of all; Kubeflow's names."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class ServiceTopology:
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         """Return the name of its Service; a ``qualified`` one includes the namespace."""
         name = self.framework.pod_name(self.job, replica)
+        if subdomain := self.framework.subdomain(self.job):
+            name = f"{name}.{subdomain}"
         if not qualified:
             return name
         domain = f".{self.cluster_domain}" if self.cluster_domain else ""

@@ -51,8 +51,8 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is deleted after the build).
     Environments get volumes of ``storage_class`` (empty: the cluster's default class; ``none``: no
     volumes) with ``volume_size``, on nodes with the labels of ``node_selector`` and in spite of the
-    taints of ``tolerations``. A pod ends if no supervisor has been in touch for
-    ``environment_idle``.
+    taints of ``tolerations``. `danlu up` waits for a pod for at most ``start_timeout`` (empty: no
+    limit). A pod ends if no supervisor has been in touch for ``environment_idle``.
     """
 
     context: str = ""
@@ -68,6 +68,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     volume_size: str = "10Gi"
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, str | int], ...] = ()
+    start_timeout: str = "1h"
     environment_idle: str = "1h"
 
 
@@ -235,6 +236,7 @@ def _validate_settings(config: Configuration, *, source: str) -> None:
     durations = {
         "jobs_max_age": config.jobs_max_age,
         "kubernetes.builder_idle": config.kubernetes.builder_idle,
+        "kubernetes.start_timeout": config.kubernetes.start_timeout,
         "kubernetes.environment_idle": config.kubernetes.environment_idle,
     }
     for name, text in durations.items():

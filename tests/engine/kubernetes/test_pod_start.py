@@ -29,6 +29,18 @@ RUNNING = {
     "containerStatuses": [{"name": "environment", "state": {"running": {}}}],
 }
 
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        }
+    ],
+}
+
 
 def make_waiting(reason: str, message: str = "") -> Manifest:
     state = {"waiting": {"reason": reason, "message": message}}
@@ -77,22 +89,26 @@ async def start_pod(
 
 
 async def test_reasons_are_reported_as_kubernetes_gives_them(client: Client) -> None:
-    unschedulable = {
-        "phase": "Pending",
-        "conditions": [
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
-            }
-        ],
-    }
-    created, reported = await start_pod(client, {}, unschedulable, RUNNING)
+    created, reported = await start_pod(client, {}, UNSCHEDULABLE, RUNNING)
     assert created
     assert reported[-1] == (
         "pod danlu-digits-0: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+        " (request less with --cpus, --memory or --gpus, or make room on a node)"
     )
+
+
+async def test_a_pod_that_does_not_start_in_time_is_deleted(client: Client) -> None:
+    pod = EnvironmentPod(client, SETTINGS)
+    async with anyio.create_task_group() as group:
+        group.start_soon(set_status, client, UNSCHEDULABLE)
+        with pytest.raises(OutsideError) as failure:
+            await pod.ensure_running(render_pod(SPEC, SETTINGS), lambda _: None, limit=1)
+    assert failure.value.message == (
+        "pod danlu-digits-0 did not start within 1.0 s: Unschedulable:"
+        " 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    )
+    assert "--cpus" in failure.value.hint
+    assert await list_uids(client) == []
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from danlu.operator.setup import build_manager, open_services
 from danlu.operator.types import OperatorSettings
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job
-from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB, find_framework
 from danlu.training.types import ReplicaId, ReplicaType
 from tests.fakes.kubernetes import FakeKubelet, FakeKubernetes
 from tests.fakes.kubernetes.container_logs import ContainerLogs
@@ -260,7 +260,7 @@ async def _run_operator(site: JobNamespace, *, reports: bool = False) -> AsyncIt
 async def create_crds(client: Client) -> None:
     """Create the CRDs of all kinds, and wait until they are served."""
     existing = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
-    for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
+    for document in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
         if document["metadata"]["name"] not in existing:
             await client.create(_CRDS, document)
     for framework in BUILT_IN_FRAMEWORKS:

@@ -79,7 +79,7 @@ async def test_listing_jobs_takes_no_request_per_job(fake_site: JobNamespace) ->
 async def test_an_unresponsive_cluster_is_a_warning_until_it_responds(
     site: JobNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_watcher, "_WARNING_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(job_watcher, "_REASONS_POLL_SECONDS", 0.05)
     await site.jobs.submit(job())
     await wait_for_view(site, running(1))
     silent: list[str] = []
@@ -99,7 +99,7 @@ async def test_an_unresponsive_cluster_is_a_warning_until_it_responds(
 async def test_a_closed_connection_is_not_an_outage(
     site: JobNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_watcher, "_WARNING_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(job_watcher, "_REASONS_POLL_SECONDS", 0.05)
     warned: list[str] = []
 
     async def follow() -> None:

@@ -19,7 +19,7 @@ from danlu.kube.errors import ConnectionLost, Forbidden, NotFound
 from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, PODS
 from danlu.kube.watch import ListOptions
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB
 from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.fakes.kubernetes.pod_script import PodScript
 from tests.jobs.kubernetes.support import (
@@ -229,6 +229,9 @@ async def test_a_pending_replica_shows_the_clusters_reason_verbatim(site: JobNam
     first, second = view.replicas
     assert first.waits == "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu."
     assert second.waits.startswith("ErrImagePull: cannot pull the image")
+    assert view.warnings == (
+        f"{first.waits} (request less, make room on a node, or limit the wait with --deadline)",
+    )
 
 
 async def test_a_warning_event_explains_a_container_that_is_not_created(site: JobNamespace) -> None:
@@ -255,7 +258,7 @@ async def jobs_without_operator(clock: VirtualClock) -> AsyncIterator[Kubernetes
     async with FakeKubernetes(now=clock.now) as fake:
         access = ClusterConfig(server=fake.url)
         async with Client(access) as client:
-            for crd in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
+            for crd in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
                 await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
         jobs = KubernetesJobs(access, clock=clock)
         await jobs.submit(job())

@@ -17,7 +17,7 @@ from danlu.kube.errors import AlreadyExists
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from danlu.kube.types import Manifest
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB
 from tests.kube.objects import eventually
 from tests.ports import free_port
 
@@ -26,7 +26,7 @@ __all__ = ["install", "run_operator"]
 
 async def install(client: Client) -> None:
     """Install the CRDs of all kinds once."""
-    for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
+    for document in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
         try:
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, document)
         except AlreadyExists:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import anyio
@@ -89,6 +90,7 @@ class KubernetesCommands(EngineCommands):
             ),
         )
         write_settings(environment, pod_settings)
+        limit = parse_duration(config.start_timeout) if config.start_timeout else inf
         started = time.monotonic()
 
         def report(text: str) -> None:
@@ -102,7 +104,7 @@ class KubernetesCommands(EngineCommands):
                 write_settings(environment, created)
                 ready = await _create_claims(pod, spec, created, config)
                 write_settings(environment, ready)
-                is_new = await pod.ensure_running(render_pod(spec, ready), report)
+                is_new = await pod.ensure_running(render_pod(spec, ready), report, limit=limit)
                 write_settings(environment, msgspec.structs.replace(ready, is_new=is_new))
 
         anyio.run(create)

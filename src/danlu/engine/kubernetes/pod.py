@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from math import inf
 
 import anyio
 
@@ -13,10 +14,11 @@ from danlu.kube.client import Client, DeleteOptions
 from danlu.kube.core_v1 import Pod
 from danlu.kube.errors import AlreadyExists, Conflict, NotFound
 from danlu.kube.kubeconfig import load_cluster_config
-from danlu.kube.pod_waiting import waiting_reason
+from danlu.kube.pod_waiting import UNSCHEDULABLE, waiting_reason
 from danlu.kube.resources import EVENTS, PODS
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
+from danlu.util.human import format_duration
 from danlu.util.sanitize import escape_unprintable
 
 _PODS = PODS.with_model(Pod)
@@ -33,6 +35,8 @@ _FATAL_REASONS = (
     "RunContainerError",
 )
 
+_UNSCHEDULABLE_HINT = "request less with --cpus, --memory or --gpus, or make room on a node"
+
 
 class EnvironmentPod:
     """The pod of one environment in a cluster."""
@@ -42,11 +46,14 @@ class EnvironmentPod:
         self.name = settings.name
         self.namespace = settings.namespace
 
-    async def ensure_running(self, manifest: Manifest, report: Callable[[str], None]) -> bool:
+    async def ensure_running(
+        self, manifest: Manifest, report: Callable[[str], None], *, limit: float = inf
+    ) -> bool:
         """Create the pod unless it runs as ``manifest`` says; return whether it was created.
 
         Each new reason for which it does not start is passed to ``report``. If this is interrupted
-        or fails, the pod is deleted. Raises :class:`OutsideError` with the cluster's reason.
+        or fails, the pod is deleted. Raises :class:`OutsideError` with the cluster's reason, also
+        if the pod does not run after ``limit`` seconds.
         """
         created = False
         try:
@@ -54,7 +61,7 @@ class EnvironmentPod:
                 await self.delete(grace=0)
                 created = True
                 await self._create_pod(manifest)
-            await self._wait_until_running(report)
+            await self._wait_until_running(report, limit)
         except BaseException:
             # A pod that ran before has files that are nowhere else.
             if created:
@@ -86,8 +93,9 @@ class EnvironmentPod:
         except NotFound:
             return None
 
-    async def _wait_until_running(self, report: Callable[[str], None]) -> None:
+    async def _wait_until_running(self, report: Callable[[str], None], limit: float) -> None:
         reported = event = ""
+        deadline = anyio.current_time() + limit
         next_events = anyio.current_time() + _EVENTS_SECONDS
         while True:
             pod = await self.read()
@@ -98,8 +106,14 @@ class EnvironmentPod:
                 return
             await self._reject_failure(pod)
             reason = escape_unprintable(waiting_reason(pod))
+            hint = _UNSCHEDULABLE_HINT if reason.startswith(UNSCHEDULABLE) else ""
+            if anyio.current_time() >= deadline:
+                raise OutsideError(
+                    f"pod {self.name} did not start within {format_duration(limit)}: {reason}",
+                    hint=hint or "kubernetes.start_timeout sets the limit",
+                )
             if reason and reason != reported:
-                report(f"pod {self.name}: {reason}")
+                report(f"pod {self.name}: {reason}" + (f" ({hint})" if hint else ""))
                 reported = reason
             if anyio.current_time() >= next_events:
                 # Why a volume cannot be attached or mounted is not in the pod's status.

@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from danlu.errors import UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.job_watcher import JobWatcher
+from danlu.jobs.kubernetes.kueue import join_queue, list_workloads, queue_of, set_active
 from danlu.jobs.kubernetes.log_stream import JobLogStream
 from danlu.jobs.kubernetes.lookup import ClusterJob, find_job, job_not_found_error, list_jobs
 from danlu.jobs.kubernetes.manifests import prepare_job
@@ -26,7 +27,11 @@ from danlu.jobs.kubernetes.views import (
     own_report,
     replica_command,
 )
-from danlu.jobs.kubernetes.waiting_events import latest_warnings, objects_waiting
+from danlu.jobs.kubernetes.waiting_reasons import (
+    NO_REASONS,
+    find_admissions,
+    find_waiting_reasons,
+)
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.kube.client import Client, DeleteOptions
 from danlu.kube.clock import REAL_CLOCK, Clock
@@ -94,14 +99,15 @@ class KubernetesJobs:
 
     async def submit(self, submission: Submission) -> str:
         """Create a job; see :class:`danlu.jobs.types.JobBackend`."""
-        ready = prepare_job(
-            msgspec.structs.replace(submission, labels={**submission.labels, **self.labels}),
-            namespace=self.namespace,
-            pull_secret=self._pull_secret,
-            checkpoint_claim=self._checkpoint_claim,
-        )
+        labelled = msgspec.structs.replace(submission, labels={**submission.labels, **self.labels})
         with anyio.CancelScope() as scope:
             async with self._open_client() as client:
+                ready = prepare_job(
+                    await self._join_queue(client, labelled),
+                    namespace=self.namespace,
+                    pull_secret=self._pull_secret,
+                    checkpoint_claim=self._checkpoint_claim,
+                )
                 await ensure_name_free(client, ready, where=self.where)
                 # An interrupted submission must not leave a half-created job behind.
                 scope.shield = True
@@ -109,6 +115,12 @@ class KubernetesJobs:
         if ready.lease:
             self._lease_renewer.add(self.namespace, ready.lease)
         return submission.job.name
+
+    async def _join_queue(self, client: Client, submission: Submission) -> Submission:
+        if not submission.queue:
+            return submission
+        job = await join_queue(client, self.namespace, submission.job, submission.queue)
+        return msgspec.structs.replace(submission, job=job)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -131,6 +143,9 @@ class KubernetesJobs:
             jobs = await list_jobs(client, self.namespace, self.labels)
             selection = ListOptions(self.namespace, labels=JOB_NAME)
             pods = (await client.list(POD, selection)).items
+            admissions = await find_admissions(
+                client, self.namespace, [found.job for found in jobs]
+            )
         pods_by_owner: dict[str, list[PodObject]] = {}
         for pod in pods:
             owner = pod.metadata.controller
@@ -143,6 +158,7 @@ class KubernetesJobs:
                 report=None,
                 where=self.where,
                 now=self._clock.now(),
+                reasons=admissions.get(found.uid, NO_REASONS),
             )
             for found in jobs
         ]
@@ -158,8 +174,8 @@ class KubernetesJobs:
             where=self.where,
             now=self._clock.now(),
         )
-        uids = objects_waiting(build(), pods, found.uid)
-        return build(warned=await latest_warnings(client, self.namespace, uids))
+        reasons = await find_waiting_reasons(client, found.job, build(), pods)
+        return build(reasons=reasons)
 
     async def _list_pods(self, client: Client, found: ClusterJob) -> list[PodObject]:
         pods = await client.list(POD, self._pod_selector(found.name))
@@ -270,6 +286,7 @@ class KubernetesJobs:
                 pass
 
     async def _mark_stopped_by_user(self, client: Client, found: ClusterJob) -> None:
+        await self._change_workload(client, found, active=False)
         # Suspending works with any operator; the annotation makes it final for danlu.
         change = {
             "metadata": {"annotations": {STOPPED_ANNOTATION: _STOPPED_BY_USER}},
@@ -300,7 +317,32 @@ class KubernetesJobs:
         """Suspend a job or resume it."""
         async with self._open_job(name) as (client, found):
             await self._require_active(client, found)
-            await self._patch_job(client, found, {"spec": {"runPolicy": {"suspend": suspended}}})
+            if not await self._change_workload(client, found, active=not suspended):
+                change = {"spec": {"runPolicy": {"suspend": suspended}}}
+                await self._patch_job(client, found, change)
+
+    async def _change_workload(self, client: Client, found: ClusterJob, *, active: bool) -> bool:
+        """Suspend or resume a job in a queue of Kueue; False if it is in none.
+
+        Kueue resumes an admitted job that is suspended in another way.
+        """
+        if not queue_of(found.job.metadata.labels):
+            return False
+        workloads = await list_workloads(client, self.namespace, uid=found.uid)
+        workload = (workloads or {}).get(found.uid)
+        if workload is None:
+            return False
+        try:
+            await set_active(client, workload, active=active)
+        except Forbidden as error:
+            kind, workload_name = found.framework.kind.lower(), workload.metadata.name
+            raise OutsideError(
+                f"job {found.name} is in a queue of Kueue, and you may not patch its Workload"
+                f" {workload_name}: Kueue would resume it",
+                hint="ask for Kueue's role batch-admin in the namespace, or"
+                f" `kubectl delete {kind} {found.name} -n {self.namespace}`",
+            ) from error
+        return True
 
     async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
         """Change the number of replicas, by type."""

@@ -20,7 +20,7 @@ from danlu.jobs.kubernetes.objects import (
     job_resource,
 )
 from danlu.jobs.kubernetes.views import build_view, newest_pods, own_pods, own_report
-from danlu.jobs.kubernetes.waiting_events import latest_warnings, objects_waiting
+from danlu.jobs.kubernetes.waiting_reasons import NO_REASONS, find_waiting_reasons
 from danlu.jobs.types import JobView
 from danlu.kube.client import Client
 from danlu.kube.clock import move_on_after, sleep
@@ -34,7 +34,7 @@ from danlu.training.types import ReplicaId
 
 # The view is rebuilt after this time even without a change, because it also depends on the time.
 _POLL_SECONDS = 5.0
-_WARNING_POLL_SECONDS = 3.0
+_REASONS_POLL_SECONDS = 2.0
 _PROBE_TIMEOUT = 5.0
 
 
@@ -60,7 +60,7 @@ class JobWatcher:
         self._final_pods: dict[str, PodObject] | None = None
         self._final_pods_lock = asyncio.Lock()
         self._is_over = False
-        self._event_warnings: Mapping[str, str] = {}
+        self._reasons = NO_REASONS
         self._change_event = asyncio.Event()
         self._error: DanluError | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,7 +82,7 @@ class JobWatcher:
         self._tasks += [
             asyncio.create_task(self._notify_after_sync(informer)) for informer in informers
         ]
-        self._tasks.append(asyncio.create_task(self._poll_warnings()))
+        self._tasks.append(asyncio.create_task(self._poll_reasons()))
         try:
             # Don't wait for the report: users without permission to read it still see the job.
             for informer in (self._jobs, self._pods):
@@ -104,16 +104,17 @@ class JobWatcher:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _poll_warnings(self) -> None:
-        """Ask for the events of waiting pods from time to time; most pods don't wait that long."""
+    async def _poll_reasons(self) -> None:
+        """Ask from time to time why the job waits; most jobs don't wait that long."""
         while True:
-            await sleep(self._client.clock, _WARNING_POLL_SECONDS)
+            await sleep(self._client.clock, _REASONS_POLL_SECONDS)
             await self._connection.probe()
-            view = self.view()
-            uids = objects_waiting(view, self._own_pods(), self._uid) if view is not None else []
-            warnings = await latest_warnings(self._client, self._key.namespace, uids)
-            if warnings != self._event_warnings:
-                self._event_warnings = warnings
+            job, view = self.job, self.view()
+            if job is None or view is None:
+                continue
+            reasons = await find_waiting_reasons(self._client, job, view, self._own_pods())
+            if reasons != self._reasons:
+                self._reasons = reasons
                 self._notify_change(None, None)
 
     async def _notify_after_sync(self, informer: Informer[Any]) -> None:
@@ -215,7 +216,7 @@ class JobWatcher:
             report=self.report,
             where=self._where,
             now=self._client.clock.now(),
-            warned=self._event_warnings,
+            reasons=self._reasons,
         )
         warnings = (*view.warnings, *self._connection.warnings)
         return msgspec.structs.replace(view, warnings=warnings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from danlu.kube.core_v1 import Pod
+from danlu.kube.core_v1 import Pod, PodCondition
 from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource
 from danlu.kube.types import Object
 from danlu.training.framework import Framework
@@ -27,6 +27,11 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
 
     spec: Mapping[str, Any] = {}
     status: Mapping[str, Any] = {}
+
+    @property
+    def suspend(self) -> bool:
+        """Whether it shall not run, because of its user or of its queue."""
+        return (self.spec.get("runPolicy") or {}).get("suspend") is True
 
     @property
     def submitted_labels(self) -> dict[str, str]:
@@ -54,9 +59,26 @@ class EventObject(Object, frozen=True, rename="camel", omit_defaults=True):
     last_timestamp: datetime | None = None
 
 
+class _PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
+    queue: str = ""
+
+
+class _PodGroupStatus(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+
+
+class VolcanoGroup(Object, frozen=True, rename="camel", omit_defaults=True):
+    """Volcano's PodGroup of a job (scheduling.volcano.sh/v1beta1)."""
+
+    spec: _PodGroupSpec = _PodGroupSpec()
+    status: _PodGroupStatus = _PodGroupStatus()
+
+
 POD = PODS.with_model(PodObject)
 REPORT = CONFIG_MAPS.with_model(ReportObject)
 EVENT = EVENTS.with_model(EventObject)
+POD_GROUP = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", VolcanoGroup)
 
 
 def job_resource(framework: Framework) -> Resource[JobObject]:

@@ -10,9 +10,10 @@ import msgspec
 
 from danlu.jobs.kubernetes.manifests import COPY_CODE_COMMAND
 from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
+from danlu.jobs.kubernetes.waiting_reasons import NO_REASONS, WaitingReasons
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
-from danlu.kube.pod_waiting import STARTING, waiting_reason
+from danlu.kube.pod_waiting import STARTING, UNSCHEDULABLE, waiting_reason
 from danlu.training.dependencies import describe_dependencies
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
@@ -43,6 +44,7 @@ _PHASE_STATES: Mapping[str, ReplicaStateName] = {
 }
 
 WAITING_FOR_POD = "the pod has not been created yet"
+WAITING_FOR_RESUMPTION = "the job to be resumed"
 
 # If a job has no condition after this time, there is probably no operator.
 _PICKUP_TIMEOUT = timedelta(seconds=15)
@@ -71,28 +73,36 @@ def build_view(
     report: ReportObject | None,
     where: str,
     now: datetime,
-    warned: Mapping[str, str] | None = None,
+    reasons: WaitingReasons = NO_REASONS,
 ) -> JobView:
     """Return the view of a job; ``pods`` and ``report`` are its own.
 
-    ``where`` is the target's name. ``warned`` are the latest warning events of the job and its pods
-    by UID, see :func:`~danlu.jobs.kubernetes.waiting_events.latest_warnings`.
+    ``where`` is the target's name. ``reasons`` are those of
+    :func:`~danlu.jobs.kubernetes.waiting_reasons.find_waiting_reasons`.
     """
     job = decode_job(found, framework)
     status, state = _status_and_state(job, found, pods, now)
+    if state == ConditionType.SUSPENDED and reasons.admission:
+        state = "Waiting"
     newest = newest_pods(pods, framework)
+    replicas = tuple(
+        _explain_waiting(view, pod, job, reasons)
+        for view, pod in _replica_views(job, newest, framework)
+    )
     return JobView(
         name=job.name,
         kind=job.kind,
         framework=framework.name,
         state=state,
         status=status,
-        replicas=tuple(
-            _add_event_warning(view, pod, job, warned or {})
-            for view, pod in _replica_views(job, newest, framework)
-        ),
+        replicas=replicas,
         progress=_decode_progress(report),
-        warnings=(*_job_warnings(found, framework, now), *job_notes(status)),
+        warnings=(
+            *_job_warnings(found, framework, now),
+            *(() if status.finished else _scheduling_warnings(replicas)),
+            *filter(None, (reasons.evictions,)),
+            *job_notes(status),
+        ),
         created=found.metadata.creation_timestamp,
         where=where,
         labels=found.submitted_labels,
@@ -170,6 +180,15 @@ def _job_warnings(found: JobObject, framework: Framework, now: datetime) -> Iter
         )
 
 
+def _scheduling_warnings(replicas: Sequence[ReplicaView]) -> list[str]:
+    """Return what the scheduler says about pods that fit on no node, once each."""
+    reasons = {view.waits for view in replicas if view.waits.startswith(UNSCHEDULABLE)}
+    return [
+        f"{reason} (request less, make room on a node, or limit the wait with --deadline)"
+        for reason in sorted(reasons)
+    ]
+
+
 # -- its pods -------------------------------------------------------------------------------------
 
 
@@ -218,15 +237,17 @@ def _replica_views(
             yield _replica_from_pod(job, framework, pod, id, record), pod
 
 
-def _add_event_warning(
-    view: ReplicaView, pod: PodObject | None, job: Job, warned: Mapping[str, str]
+def _explain_waiting(
+    view: ReplicaView, pod: PodObject | None, job: Job, reasons: WaitingReasons
 ) -> ReplicaView:
-    """Add the warning event about a pod that is not created, or does not start.
+    """Add the queue of a suspended job, or the event about a pod not created or not starting.
 
     The job's own events are about pods that could not be created (``FailedCreatePod``). Other
     waiting reasons already contain the kubelet's or the scheduler's message.
     """
-    warning = warned.get(job.uid if pod is None else pod.metadata.uid, "")
+    if view.waits == WAITING_FOR_RESUMPTION and reasons.admission:
+        return msgspec.structs.replace(view, waits=reasons.admission)
+    warning = reasons.events.get(job.uid if pod is None else pod.metadata.uid, "")
     if not warning:
         return view
     if view.waits == WAITING_FOR_POD:
@@ -248,7 +269,7 @@ def _replica_without_pod(
     elif job.annotations.get(STOPPED_ANNOTATION) or job.status.finished:
         state = "Stopped"
     elif job.run_policy.suspend:
-        state, waits = "Waiting", "the job to be resumed"
+        state, waits = "Waiting", WAITING_FOR_RESUMPTION
     elif record.retry_at:
         state, waits = "Waiting", "its next attempt"
     elif stages := describe_dependencies(job, framework, id.type):

@@ -139,4 +139,4 @@ class ReportServer:
         for resource, informer in self._jobs.items():
             job = informer.indexer.get(key)
             if job is not None and requested_reports(job.metadata.annotations):
-                yield ReportingJob(resource.kind, key, job.metadata.uid)
+                yield ReportingJob(resource, key, job.metadata.uid)

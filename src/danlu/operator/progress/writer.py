@@ -15,7 +15,7 @@ from danlu.kube.client import Client, DeleteOptions
 from danlu.kube.clock import sleep
 from danlu.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from danlu.kube.patch import Patch, json_patch, merge_patch
-from danlu.kube.resources import CONFIG_MAPS
+from danlu.kube.resources import CONFIG_MAPS, Resource
 from danlu.kube.types import Key, Manifest
 from danlu.operator.builders import owner_reference
 from danlu.operator.owned_objects import NameConflict
@@ -37,7 +37,7 @@ _MAX_WRITE_TRIES = 3
 class ReportingJob:
     """A job that sends reports."""
 
-    kind: str
+    resource: Resource[Any]
     key: Key
     uid: str
 
@@ -214,11 +214,13 @@ class ReportConfigMaps:
         return True
 
     async def _create_config_map(self, job: ReportingJob, data: Manifest) -> bool:
+        kind = job.resource
+        owner = owner_reference(kind.api_version, kind.kind, job.key.name, job.uid)
         metadata: dict[str, Any] = {
             "name": reports_config_map_name(job.key.name),
             "namespace": job.key.namespace,
             "labels": {REPORTS_ANNOTATION: "true"},
-            "ownerReferences": [owner_reference(job.kind, job.key.name, job.uid)],
+            "ownerReferences": [owner],
         }
         manifest = CONFIG_MAPS.to_manifest({"metadata": metadata, **data})
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, ClassVar
 
 from danlu.training.framework import (
@@ -18,8 +19,14 @@ from danlu.training.framework import (
     PodTemplate,
     Verdict,
     evaluate_counts,
+    policy_rule,
 )
-from danlu.training.pod_template import append_to, change_containers, replace_metadata
+from danlu.training.pod_template import (
+    append_to,
+    change_containers,
+    replace_metadata,
+    replace_spec,
+)
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 NODE = ReplicaType("node")
@@ -29,9 +36,12 @@ MODEL_INITIALIZER = ReplicaType("model-initializer")
 #: Stages before the nodes. Their containers have their names.
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
+API_GROUP = "trainer.kubeflow.org"
 PORT = 29500
 #: JobSet's labels and annotations of pods, and those of the Jobs that it creates.
 _JOB_SET, _BATCH = "jobset.sigs.k8s.io", "batch.kubernetes.io"
+#: Of the random ends of names (apimachinery, pkg/util/rand).
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 #: The field of a runtime with claims that JobSet creates, and what makes them outlive a job.
 POLICIES_FIELD, RETAIN = "volumeClaimPolicies", "Retain"
 #: The policy whose jobs have a launcher.
@@ -60,7 +70,7 @@ class TrainJobFramework(Framework):
     name = "trainjob"
     kind = "TrainJob"
     plural = "trainjobs"
-    api_version = "trainer.kubeflow.org/v1alpha1"
+    api_version = f"{API_GROUP}/v1alpha1"
     replicas_field = "replicatedJobs"
     replica_types: ClassVar[tuple[ReplicaType, ...]] = (*INITIALIZERS, NODE)
     node_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
@@ -68,6 +78,10 @@ class TrainJobFramework(Framework):
     default_type = NODE
     required_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
     idle_types: ClassVar[tuple[ReplicaType, ...]] = INITIALIZERS
+    data_directories: ClassVar[Mapping[ReplicaType, str]] = {
+        DATASET_INITIALIZER: "/workspace/dataset",
+        MODEL_INITIALIZER: "/workspace/model",
+    }
     restart_policy = RestartPolicy.ON_FAILURE
     container = "node"
     any_container = True  # initializers' have their own names
@@ -75,6 +89,15 @@ class TrainJobFramework(Framework):
     port = PORT
     env_in_all_containers = False
     cluster_options = ("network",)
+    services = False
+    keeps_expired_jobs = True
+    deadline_reason = "DeadlineExceeded"
+    operator_rules = (
+        policy_rule(API_GROUP, ["trainingruntimes"], ("get",)),
+        policy_rule("", ["configmaps"], ("create", "get")),
+        policy_rule("", ["persistentvolumeclaims"], ("create", "get", "patch")),
+    )
+    cluster_rules = (policy_rule(API_GROUP, ["clustertrainingruntimes"], ("get",)),)
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the variables of the runtime's ML policy."""
@@ -100,7 +123,7 @@ class TrainJobFramework(Framework):
         return f"{job.name}-{replica.type}-0-{replica.index}"
 
     def subdomain(self, job: Job) -> str:
-        """Return the Service of JobSet."""
+        """Return the Service that JobSet creates."""
         return str(job.options.get("subdomain") or job.name)
 
     def mark_pod(self, job: Job, replica: ReplicaId, template: PodTemplate) -> PodTemplate:
@@ -123,6 +146,44 @@ class TrainJobFramework(Framework):
             },
         )
         return change_containers(template, lambda each: _add_index(each, index))
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Return the pod with the name that JobSet and its Job give it.
+
+        The end of the name, random there, depends on the attempt: the same decision has to give
+        the same name.
+        """
+        host = self.pod_name(job, replica)
+        attempt = f"{job.uid}/{replica}/{job.status.record(replica).attempts}"
+        end = [_LETTERS[byte % len(_LETTERS)] for byte in sha256(attempt.encode()).digest()[:5]]
+        template = replace_metadata(template, {"name": f"{host}-{''.join(end)}"})
+        return replace_spec(template, {"hostname": host, "subdomain": self.subdomain(job)})
+
+    def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
+        """Return the headless Service of all replicas, and the job's claims."""
+        name = self.subdomain(job)
+        spec = {
+            "clusterIP": "None",
+            "selector": {f"{_JOB_SET}/jobset-name": job.name},
+            "publishNotReadyAddresses": True,
+        }
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
+        claims = [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {
+                    **template["metadata"],
+                    "name": name_claim(template["metadata"]["name"], job.name),
+                },
+                "spec": template["spec"],
+            }
+            for policy in job.options.get(POLICIES_FIELD, ())
+            for template in policy.get("templates") or ()
+        ]
+        return [{**service, "spec": spec}, *claims]
 
     def list_claims(self, job: Job) -> Mapping[str, bool]:
         """Return the claims of the job's ``volumeClaimPolicies``."""

@@ -168,6 +168,7 @@ def _build_train_job(job: Job, framework: Framework, types: Sequence[ReplicaType
     nodes = sum(map(job.replica_count, types))
     return Job(
         kind=FRAMEWORK.kind,
+        api_version=FRAMEWORK.api_version,
         name=job.name,
         namespace=job.namespace,
         labels=job.labels,

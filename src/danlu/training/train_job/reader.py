@@ -26,13 +26,19 @@ from danlu.training.frameworks.train_job import (
     POLICIES_FIELD,
     UNSUPPORTED_POLICIES,
     MLPolicy,
+    TrainJobFramework,
     find_policy,
 )
 from danlu.training.manifest import drop_empty
 from danlu.training.pod_template import change_templates
 from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
-from danlu.training.train_job.runtimes import ANCESTOR_LABEL, RUNTIME_NAMES, bundled_runtime
+from danlu.training.train_job.runtimes import (
+    ANCESTOR_LABEL,
+    RUNTIME_NAMES,
+    add_initializers,
+    bundled_runtime,
+)
 from danlu.training.train_job.schema import (
     NO_DATA_CACHE,
     RUNTIME_KINDS,
@@ -64,6 +70,7 @@ _TORCHTUNE = ["tune", "run"]
 _INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
 #: The variable that only the initializer of the data cache has (``pkg/initializers/dataset``).
 _CACHE_IMAGE = "CACHE_IMAGE"
+_INITIALIZER_FIELDS = {"dataset": DATASET_INITIALIZER, "model": MODEL_INITIALIZER}
 
 
 def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, Any]]) -> Job:
@@ -75,14 +82,24 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     """
     _raise_errors(document, check_train_job("", document))
     runtime = _find_runtime(document, runtimes)
-    _raise_errors(runtime, check_runtime("", runtime))
-    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+    validate_runtime(runtime)
     spec = document["spec"]
     _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
     template = _merge_patches(spec, runtime["spec"])
     _raise_errors(runtime, check_volume_claims(template, document["metadata"].get("name") or ""))
-    framework = choose_framework(_name_policy(runtime["spec"]))
+    framework = find_runtime_framework(runtime["spec"])
     return check_job(_build_job(document, runtime["spec"], template), framework)
+
+
+def validate_runtime(runtime: Mapping[str, Any]) -> None:
+    """Raise :class:`~danlu.training.document.ManifestError` for what danlu does not run."""
+    _raise_errors(runtime, check_runtime("", runtime))
+    _raise_errors(runtime, _check_runtime_rules(runtime["spec"]))
+
+
+def find_runtime_framework(spec: Mapping[str, Any]) -> TrainJobFramework:
+    """Return what drives the jobs of a runtime with this ``spec``."""
+    return choose_framework(_name_policy(spec))
 
 
 def _raise_errors(document: Mapping[str, Any], errors: Iterable[FieldError]) -> None:
@@ -101,7 +118,9 @@ def _find_runtime(
     bundled = bundled_runtime(name) if kind == RUNTIME_KINDS[0] else None
     runtime = given.get((kind, name), bundled)
     if runtime is not None:
-        return runtime
+        wanted = document["spec"].get("initializer") or {}
+        steps = [field for field in _INITIALIZER_FIELDS if wanted.get(field) is not None]
+        return add_initializers(runtime, steps) if runtime is bundled else runtime
     names = [*(str(found) for known, found in given if known == kind)]
     if kind == RUNTIME_KINDS[0]:
         names += RUNTIME_NAMES
@@ -128,7 +147,7 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"spec.mlPolicy.{policy}", "is not supported", hint)
     root = "spec.template.spec"
     names = [job["name"] for job in replicated_jobs(spec)]
-    types = choose_framework(_name_policy(spec)).replica_types
+    types = find_runtime_framework(spec).replica_types
     for index, job in enumerate(replicated_jobs(spec)):
         path, name = f"{root}.replicatedJobs[{index}]", job["name"]
         if name not in types:
@@ -226,7 +245,7 @@ def _check_initializers(
     initializer: Mapping[str, Any], runtime: Mapping[str, Any]
 ) -> Iterator[FieldError]:
     jobs = {job["name"]: job for job in replicated_jobs(runtime)}
-    for field, step in (("dataset", DATASET_INITIALIZER), ("model", MODEL_INITIALIZER)):
+    for field, step in _INITIALIZER_FIELDS.items():
         if initializer.get(field) is None:
             continue
         path = f"spec.initializer.{field}"
@@ -335,6 +354,7 @@ def _build_job(
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
     job = Job(
         kind=FRAMEWORK.kind,
+        api_version=FRAMEWORK.api_version,
         name=name,
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid") or "",
@@ -425,7 +445,7 @@ def _build_replicas(
         fields = {name: value for name, value in _trainer_fields(trainer).items() if name in names}
         template = _set_container_fields(template, FRAMEWORK.container, fields)
     elif step in INITIALIZERS:
-        field = "dataset" if step == DATASET_INITIALIZER else "model"
+        (field,) = (field for field, type in _INITIALIZER_FIELDS.items() if type == step)
         given = (spec.get("initializer") or {}).get(field) or {}
         template = _set_container_fields(template, step, _initializer_fields(given))
     return ReplicaSpec(

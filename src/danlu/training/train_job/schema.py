@@ -12,6 +12,8 @@ from typing import Any
 
 from danlu.training.framework import FieldError
 from danlu.training.frameworks.train_job import (
+    API_GROUP,
+    FRAMEWORK,
     MPI,
     NODE,
     POLICIES,
@@ -38,8 +40,7 @@ from danlu.training.manifest_schema import (
     record_check,
 )
 
-API_VERSION = "trainer.kubeflow.org/v1alpha1"
-API_GROUP = "trainer.kubeflow.org"
+API_VERSION = FRAMEWORK.api_version
 RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
 MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
 

@@ -1,0 +1,300 @@
+"""What differs between the generations of Kubeflow's API: how a job is read and its status written.
+
+Jobs of ``kubeflow.org/v1`` have their templates, and a status with all that decisions need. A
+TrainJob (``trainer.kubeflow.org/v1alpha1``) has a runtime, and a status that clients read in their
+own way (the SDK takes any condition but those of Kubeflow Trainer for the end of the job). Names
+and labels of pods are the framework's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from danlu.errors import TemporaryError
+from danlu.kube.client import Client
+from danlu.kube.errors import AlreadyExists, NotFound
+from danlu.kube.resources import CONFIG_MAPS
+from danlu.kube.types import Manifest
+from danlu.operator.builders import owner_reference
+from danlu.operator.owned_objects import NameConflict
+from danlu.operator.types import JobObject, runtime_resource
+from danlu.training.document import ManifestError
+from danlu.training.framework import Framework
+from danlu.training.frameworks.train_job import API_GROUP
+from danlu.training.manifest import drop_empty, read_job, read_status, status_to_manifest
+from danlu.training.names import STATUS_FIELD, runtime_snapshot_name
+from danlu.training.registry import TRAIN_JOB
+from danlu.training.train_job.reader import (
+    find_runtime_framework,
+    read_train_job,
+    validate_runtime,
+)
+from danlu.training.train_job.schema import API_VERSION, MANAGERS, RUNTIME_KINDS
+from danlu.training.types import (
+    MANAGER,
+    ConditionType,
+    Job,
+    JobCondition,
+    JobStatus,
+    ReplicaType,
+    RunPolicy,
+)
+from danlu.util.yaml_with_lines import read_yaml
+
+RUNTIME_NOT_SUPPORTED = "TrainingRuntimeNotSupported"
+_SNAPSHOT_KEY = "runtime"
+
+
+class MissingRuntime(TemporaryError):
+    """The runtime of a TrainJob does not exist, or not yet."""
+
+
+class UnsupportedRuntime(ManifestError):
+    """A TrainJob's runtime is invalid, or one that the operator does not run."""
+
+
+class Generation(Protocol):
+    """How the jobs of one kind are read, and what their status looks like."""
+
+    async def read_job(self, obj: JobObject) -> Job:
+        """Return the job without its status; raises :class:`ManifestError` if it is invalid."""
+
+    def find_manager(self, spec: Mapping[str, Any]) -> object:
+        """Return the ``managedBy`` of a spec that may be invalid, a false value for danlu's own."""
+
+    def read_status(self, document: Mapping[str, Any]) -> JobStatus:
+        """Return the status; raises :class:`ManifestError` if it is invalid."""
+
+    def write_status(self, status: JobStatus, job: Job | None) -> Manifest:
+        """Return the ``status`` of a manifest; ``job`` is None if it cannot be read."""
+
+
+def choose_generation(framework: Framework, client: Client) -> Generation:
+    """Return the generation of a framework's kind."""
+    return TrainJobs(client) if framework is TRAIN_JOB else KubeflowJobs(framework)
+
+
+def job_manifest(obj: JobObject, framework: Framework) -> dict[str, Any]:
+    """Return the manifest of a job without its status."""
+    return {
+        "apiVersion": framework.api_version,
+        "kind": framework.kind,
+        "metadata": msgspec.to_builtins(obj.metadata),
+        "spec": msgspec.json.decode(obj.spec),
+    }
+
+
+class KubeflowJobs:
+    """The kinds of ``kubeflow.org/v1``, and those of packages."""
+
+    def __init__(self, framework: Framework) -> None:
+        self._framework = framework
+
+    async def read_job(self, obj: JobObject) -> Job:
+        """Return the job that the manifest describes."""
+        return read_job(job_manifest(obj, self._framework), self._framework)
+
+    def find_manager(self, spec: Mapping[str, Any]) -> object:
+        """Return ``runPolicy.managedBy``."""
+        policy = spec.get("runPolicy")
+        manager = policy.get("managedBy") if isinstance(policy, Mapping) else None
+        return None if manager == MANAGER else manager
+
+    def read_status(self, document: Mapping[str, Any]) -> JobStatus:
+        """Return the status unchanged."""
+        return read_status(document)
+
+    def write_status(self, status: JobStatus, job: Job | None) -> Manifest:
+        """Return the status unchanged."""
+        return status_to_manifest(status)
+
+
+# -- TrainJobs ------------------------------------------------------------------------------------
+
+#: By condition: the type that clients know, and its reason if danlu's own says nothing more
+#: (Kubeflow Trainer's ``trainjob_types.go``, JobSet's ``pkg/constants``).
+_CONDITIONS = {
+    ConditionType.SUCCEEDED: ("Complete", "AllJobsCompleted"),
+    ConditionType.FAILED: ("Failed", "FailedJobs"),
+    ConditionType.SUSPENDED: ("Suspended", "Suspended"),
+}
+_RESUMED, _MAX_RESTARTS = "Resumed", "ReachedMaxRestarts"
+
+
+class TrainJobs:
+    """TrainJobs with the runtime that they started with.
+
+    As in Kubeflow Trainer 2.3, a ConfigMap keeps that runtime, so later edits do not touch the job
+    (``pkg/runtime/core/snapshot.go``). ``status.danlu`` has what decisions need.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def read_job(self, obj: JobObject) -> Job:
+        """Return the job with its runtime's templates.
+
+        Of a job for which nothing is left to do, the runtime is not read. Raises
+        :class:`MissingRuntime`, and :class:`NameConflict` if the snapshot's name is taken.
+        """
+        document = job_manifest(obj, TRAIN_JOB)
+        manager = self.find_manager(document["spec"])
+        if manager or obj.metadata.deletion_timestamp is not None:
+            return _describe_idle_job(obj, str(manager or ""))
+        reference = document["spec"].get("runtimeRef") or {}
+        if not isinstance(reference, Mapping):
+            reference = {}
+        snapshot = await self._find_snapshot(obj)
+        if snapshot is None and self._has_ended(obj):
+            return _describe_idle_job(obj, "")
+        runtime = snapshot or await self._take_snapshot(obj, reference)
+        try:
+            validate_runtime(runtime)
+        except ManifestError as error:
+            raise UnsupportedRuntime(error.message, findings=error.findings) from error
+        if find_runtime_framework(runtime["spec"]) is not TRAIN_JOB:
+            raise UnsupportedRuntime("spec.mlPolicy.mpi: is not supported by the operator yet")
+        job = read_train_job(document, [runtime])
+        if kept := [name for name, outlives in TRAIN_JOB.list_claims(job).items() if outlives]:
+            message = "claims that outlive the job are not supported by the operator yet"
+            raise UnsupportedRuntime(f"{', '.join(kept)}: {message}")
+        return job
+
+    def find_manager(self, spec: Mapping[str, Any]) -> object:
+        """Return ``managedBy``."""
+        manager = spec.get("managedBy")
+        return None if manager == MANAGERS[0] else manager
+
+    def read_status(self, document: Mapping[str, Any]) -> JobStatus:
+        """Return danlu's own status, or else the end of a job that Kubeflow Trainer ran."""
+        if STATUS_FIELD in document:
+            return read_status(document[STATUS_FIELD])
+        types = {public: type for type, (public, _) in _CONDITIONS.items()}
+        conditions = [
+            {**condition, "type": types[condition["type"]]}
+            for condition in document.get("conditions") or ()
+            if condition.get("type") in types
+        ]
+        return read_status({"conditions": conditions})
+
+    def write_status(self, status: JobStatus, job: Job | None) -> Manifest:
+        """Return what Kubeflow Trainer writes (never *Created* or *Running*), and danlu's own."""
+        if status == JobStatus():
+            return {}
+        jobs = [_count_jobs(job, type, status) for type in job.replicas] if job else []
+        return drop_empty(
+            {
+                "conditions": [*_describe_conditions(status, job)],
+                "jobsStatus": jobs,
+                STATUS_FIELD: status_to_manifest(status),
+            }
+        )
+
+    def _has_ended(self, obj: JobObject) -> bool:
+        return self.read_status(msgspec.json.decode(obj.status) or {}).finished
+
+    async def _find_snapshot(self, obj: JobObject) -> Mapping[str, Any] | None:
+        """Return the runtime that the job started with, None if it has not."""
+        key, name = obj.key, runtime_snapshot_name(obj.key.name)
+        try:
+            found = await self._client.get(CONFIG_MAPS, name, namespace=key.namespace)
+        except NotFound:
+            return None
+        owners = found["metadata"].get("ownerReferences") or ()
+        if all(owner["uid"] != obj.metadata.uid for owner in owners):
+            raise NameConflict(CONFIG_MAPS.kind, name)
+        text = (found.get("data") or {}).get(_SNAPSHOT_KEY) or ""
+        runtime = next((value for value, _ in read_yaml(text, name)), None)
+        return runtime if isinstance(runtime, Mapping) else {}
+
+    async def _take_snapshot(
+        self, obj: JobObject, reference: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the runtime that a new job refers to, and keep it."""
+        key = obj.key
+        runtime = await self._read_runtime(reference, key.namespace)
+        owner = owner_reference(API_VERSION, TRAIN_JOB.kind, key.name, obj.metadata.uid)
+        name = runtime_snapshot_name(key.name)
+        metadata = {"name": name, "namespace": key.namespace, "ownerReferences": [owner]}
+        data = {_SNAPSHOT_KEY: msgspec.json.encode(runtime).decode()}
+        try:
+            await self._client.create(
+                CONFIG_MAPS, CONFIG_MAPS.to_manifest({"metadata": metadata, "data": data})
+            )
+        except AlreadyExists as error:
+            raise NameConflict(CONFIG_MAPS.kind, name) from error
+        return runtime
+
+    async def _read_runtime(
+        self, reference: Mapping[str, Any], namespace: str
+    ) -> Mapping[str, Any]:
+        kind, group = reference.get("kind"), reference.get("apiGroup") or API_GROUP
+        kind = kind or RUNTIME_KINDS[0]
+        if kind not in RUNTIME_KINDS or group != API_GROUP:
+            raise UnsupportedRuntime(f"unsupported runtime: {kind}.{group}")
+        resource, name = runtime_resource(kind), str(reference.get("name") or "")
+        place = {"namespace": namespace} if resource.namespaced else {}
+        try:
+            found = await self._client.get(resource, name, **place)
+        except NotFound as error:
+            raise MissingRuntime(f"{kind} {name} not found") from error
+        labels = drop_empty({"labels": found["metadata"].get("labels")})
+        return resource.to_manifest({"metadata": {"name": name, **labels}, "spec": found["spec"]})
+
+
+def _describe_idle_job(obj: JobObject, manager: str) -> Job:
+    """Return a job without replicas, because another controller or nobody runs it any more."""
+    metadata = obj.metadata
+    return Job(
+        kind=TRAIN_JOB.kind,
+        api_version=TRAIN_JOB.api_version,
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        replicas={},
+        run_policy=RunPolicy(managed_by=manager),
+    )
+
+
+def _describe_conditions(status: JobStatus, job: Job | None) -> Iterator[Manifest]:
+    for condition in status.conditions:
+        if condition.type in _CONDITIONS:
+            fields = {
+                "type": _CONDITIONS[condition.type][0],
+                "status": condition.status,
+                "reason": _choose_reason(condition, job),
+                "message": condition.message,
+                "lastTransitionTime": condition.last_transition_time,
+            }
+            yield msgspec.to_builtins(fields)
+
+
+def _choose_reason(condition: JobCondition, job: Job | None) -> str:
+    own = condition.reason.removeprefix(TRAIN_JOB.kind)
+    if own == _RESUMED or own not in ("Succeeded", "Failed", "Suspended"):
+        return own if own == _RESUMED else condition.reason
+    if own == "Failed" and job is not None and job.job_restart_policy is not None:
+        return _MAX_RESTARTS
+    return _CONDITIONS[condition.type][1]
+
+
+def _count_jobs(job: Job, type: ReplicaType, status: JobStatus) -> Manifest:
+    """Return the state of a replicated job and its one Job (JobSet's ``ReplicatedJobStatus``)."""
+    counts = status.replica_statuses.get(type)
+    active, succeeded = (counts.active, counts.succeeded) if counts else (0, 0)
+    expected, suspended = job.replica_count(type), status.has_condition(ConditionType.SUSPENDED)
+    records = [status.record(replica) for replica in job.replica_ids(type)]
+    complete = expected > 0 and succeeded >= expected
+    failed = not complete and any(record.failed for record in records)
+    runs = not (complete or failed or suspended or status.finished)
+    return {
+        "name": str(type),
+        "ready": int(runs and expected > 0 and active + succeeded >= expected),
+        "succeeded": int(complete),
+        "failed": int(failed),
+        "active": int(runs and any(record.current for record in records)),
+        "suspended": int(suspended),
+    }

@@ -243,6 +243,34 @@ def test_a_process_finds_a_volume_by_the_path_of_its_mount(text: str, result: st
     assert (process.args, process.environment["DATA"]) == ((expected,), expected)
 
 
+@pytest.mark.parametrize(
+    ("word", "result"),
+    [
+        ("/workspace/project/train.py", None),
+        ("/workspace/env/bin/python", None),
+        ("/workspace/home/data/x", None),
+        ("/workspace/projects/x", "/workspace/home/data/projects/x"),
+        ("/workspace/dataset", "/workspace/home/data/dataset"),
+    ],
+)
+def test_paths_of_this_machine_below_a_mount_stay(word: str, result: str | None) -> None:
+    source = Path("/workspace/home/data")
+    around = msgspec.structs.replace(AROUND, volumes={"data": source})
+    pod = {"spec": {"containers": [{"name": "pytorch", "command": ["ls", word], **MOUNTED}]}}
+    project, python = Path("/workspace/project"), "/workspace/env/bin/python"
+    process = build_pod(pod, submission(project, spec(""), python=python), around).main
+    assert process.args[1] == (word if result is None else result)
+
+
+def test_a_volume_wins_over_a_project_at_its_path() -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    pod = {
+        "spec": {"containers": [{"name": "pytorch", "command": ["ls", "/workspace/x"], **MOUNTED}]}
+    }
+    process = build_pod(pod, submission(Path("/workspace"), spec("")), around).main
+    assert process.args[1] == "/made/data/x"
+
+
 def test_the_memory_of_a_process_stays_that_of_the_host() -> None:
     around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
     mount = {"volumeMounts": [{"name": "data", "mountPath": "/dev/shm"}]}

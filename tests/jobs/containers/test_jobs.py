@@ -312,3 +312,19 @@ async def test_a_volume_of_the_manifest_is_not_hidden_by_the_project(
         b"/workspace:",
         b"of-the-volume",
     ]
+
+
+async def test_a_directory_of_a_volume_that_does_not_exist_is_created(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    mount = {"name": "data", "mountPath": "/data", "subPath": "a/b"}
+    await jobs.submit(
+        job(
+            tmp_path,
+            images,
+            "touch /data/file && ls /all/a/b",
+            pod={"volumes": [{"name": "data", "emptyDir": {}}]},
+            container={"volumeMounts": [mount, {"name": "data", "mountPath": "/all"}]},
+        )
+    )
+    assert [line.data for line in await lines_of(jobs)] == [b"file"]

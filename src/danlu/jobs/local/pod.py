@@ -334,8 +334,20 @@ def _volume_mount(
     if path:
         if ".." in path.split("/") or path.startswith("/") or "$(" in path:
             raise UsageError(f"volume {mount['name']}: invalid path {path!r} in the volume")
-        source = source / path
+        place = (source / path).resolve()
+        if not place.is_relative_to(source.resolve()):
+            raise UsageError(f"volume {mount['name']}: {path} is a link out of the volume")
+        _make_directories(place, source)
+        source = place
     return Mount(mount["mountPath"], source, readonly=bool(mount.get("readOnly")))
+
+
+def _make_directories(place: Path, volume: Path) -> None:
+    """Create what does not exist of a path in a volume, for the users of the volume."""
+    if not place.exists():
+        _make_directories(place.parent, volume)
+        place.mkdir(exist_ok=True)
+        place.chmod(volume.stat().st_mode & 0o777)
 
 
 def _container_ports(container: Mapping[str, Any]) -> dict[str, int]:

@@ -359,3 +359,30 @@ async def test_a_directory_of_a_volume_that_does_not_exist_is_created(
         )
     )
     assert [line.data for line in await lines_of(jobs)] == [b"file"]
+
+
+async def test_a_container_cannot_replace_a_part_of_a_volume_by_a_link(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").write_text("of the host\n")
+    hostile = {
+        "name": "hostile",
+        "image": NAME,
+        "command": ["sh", "-c", f"rmdir /all/part && ln -s {tmp_path} /all/part"],
+        "volumeMounts": [{"name": "data", "mountPath": "/all"}],
+    }
+    mount = {"name": "data", "mountPath": "/data", "subPath": "part"}
+    await jobs.submit(
+        job(
+            tmp_path / "work",
+            images,
+            "cat /data/private",
+            pod={"volumes": [{"name": "data", "emptyDir": {}}], "initContainers": [hostile]},
+            container={"volumeMounts": [mount]},
+        )
+    )
+    assert [line.data for line in await lines_of(jobs)] == []
+    (replica,) = (await jobs.view("job")).replicas
+    assert replica.state == "Failed"
+    assert "was replaced by a link" in replica.message

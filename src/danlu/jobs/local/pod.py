@@ -290,7 +290,12 @@ class _ContainerBuilder:
         """Return all mounts of a container; a volume at the project's path is not hidden by it."""
         hidden = any(mount.target.rstrip("/") == PROJECT_DIRECTORY for mount in volumes)
         target = MOVED_PROJECT_DIRECTORY if hidden else PROJECT_DIRECTORY
-        return (*volumes, Mount(target, self._submission.directory), *self._context.mounts)
+        mounts = (*volumes, Mount(target, self._submission.directory), *self._context.mounts)
+        return tuple(
+            # Without links, so that the engine notices one that a container makes.
+            msgspec.structs.replace(mount, source=mount.source.resolve()) if mount.source else mount
+            for mount in mounts
+        )
 
 
 def replace_mounted_paths(text: str, mounts: Iterable[Mount], kept: Iterable[str]) -> str:

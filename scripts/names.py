@@ -8,6 +8,7 @@ edit whenever a plug-in is added.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,10 +75,14 @@ RULES = (
 
 def find_names(source: Path, rules: tuple[NameRule, ...] = RULES) -> Iterator[str]:
     """Yield ``PATH:LINE: NAME is the …`` for each name that is used where it may not be."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(source.rglob("*.py"))}
     for rule in rules:
+        written = re.compile("|".join(map(re.escape, rule.names)))
         excluded = {path for glob in (*rule.allowed, *rule.ignored) for path in source.glob(glob)}
-        for path in sorted({*source.rglob("*.py")} - excluded):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+        for path, text in texts.items():
+            if path in excluded or not written.search(text):
+                continue
+            tree = ast.parse(text)
             for word, line in list_texts(tree) if rule.always else list_compared_texts(tree):
                 if word in rule.names:
                     yield f"{path.relative_to(source)}:{line}: {word} is the {rule.what}"

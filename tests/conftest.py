@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from danlu.engine.settings import Settings
+from danlu.lang import starlark, subprocess_eval
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from tests.programs import has_program, lacking
@@ -37,6 +38,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any-machine")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fork_evaluations() -> Iterator[None]:
+    """Evaluate Starlark in forked children, although a process of pytest-xdist has two threads.
+
+    The other one only reads what to run next. A new interpreter for each file takes ten times as
+    long; the tests of limits start both kinds of child.
+    """
+    assert starlark  # loaded once here, not in each child
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess_eval, "has_one_thread", lambda: True)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -177,6 +191,20 @@ def program_in(home: Path, limit: float = REAL_LIMIT) -> Danlu:
         return result
 
     return run
+
+
+@pytest.fixture
+def open_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``mpirun`` be Open MPI's, also if Debian's alternatives or PATH prefer another one."""
+    info = shutil.which("ompi_info")
+    if info is None:
+        return
+    program = shutil.which("mpirun.openmpi") or Path(info).with_name("mpirun")
+    chosen = tmp_path / "open-mpi" / "mpirun"
+    chosen.parent.mkdir()
+    chosen.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+    chosen.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{chosen.parent}:{os.environ['PATH']}")
 
 
 @pytest.fixture

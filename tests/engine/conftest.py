@@ -31,3 +31,11 @@ def danlu(box_home: Path) -> Iterator[Danlu]:
     yield run
     for name in run("ps", "-q", cwd=box_home).stdout.split():
         run("down", "--grace", "0", name, cwd=box_home)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The empty directory of a project."""
+    directory = tmp_path / "digits"
+    directory.mkdir()
+    return directory

@@ -137,13 +137,6 @@ def box_home(tmp_path: Path, engine_setup: EngineSetup, engine: str) -> Path:
     return home
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "digits"
-    directory.mkdir()
-    return directory
-
-
 def start(danlu: Danlu, project: Path, *options: str) -> EnvironmentDirectory:
     danlu("up", "--image", "box:1", "-d", "-n", "digits", *options, cwd=project)
     return EnvironmentDirectory(project.parent / "home/environments/digits")

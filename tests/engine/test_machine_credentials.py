@@ -91,13 +91,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     agent.close()
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "digits"
-    directory.mkdir()
-    return directory
-
-
 def create_images(home: Path) -> None:
     """Create ``own:1``, which a build file gave, and ``pulled:1``, which says that one did."""
     claims = {"file": "build.envd", "function": "build"}

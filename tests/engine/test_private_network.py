@@ -21,11 +21,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "digits"
-    directory.mkdir()
-    (directory / "page").write_text("inside\n")
-    return directory
+def project(project: Path) -> Path:
+    (project / "page").write_text("inside\n")
+    return project
 
 
 def start_server(danlu: Danlu, project: Path, name: str, *options: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from danlu.jobs.local.client import LocalJobs
 from danlu.util.files import remove_tree
 from danlu.util.paths import Paths
+from tests.fakes.hub import FakeHub, serve_hub
 from tests.fakes.wheels import make_wheel
 from tests.jobs.containers import engine_rig
 from tests.serving.servers import install_packages
@@ -111,8 +112,8 @@ def test_a_function_runs_on_two_nodes(account: Account) -> None:
     ]
 
 
-@pytest.mark.needs("mpirun")
-def test_a_function_is_started_by_mpirun(account: Account) -> None:
+@pytest.mark.needs("ompi_info")
+def test_a_function_is_started_by_mpirun(open_mpi: None, account: Account) -> None:
     assert account.run("mpi.py") == [
         "2 ('node-0', 'Succeeded') ('node-1', 'Succeeded')",
         "rank 0 of 2",
@@ -182,6 +183,35 @@ async def test_packages_of_a_function_and_its_progress(account: Account, tmp_pat
     assert (progress.percentage, progress.metrics) == (70, {"loss": 0.25})
     job = (await jobs.submission("fresh")).job
     assert (job.labels, job.annotations) == ({"team": "vision"}, {"note": "first"})
+
+
+def test_data_is_loaded_before_the_nodes_start(
+    account: Account, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    hub = install_packages(tmp_path_factory.mktemp("hub"), "huggingface_hub==2.4.0")
+    account.variables["PYTHONPATH"] += f":{hub}"
+    files = {"README.md": b"r", "config.json": b"{}", "data/train.parquet": b"p", "x.bin": b"x"}
+    with serve_hub(FakeHub({"datasets/team/data": files, "models/team/net": files})) as served:
+        served.token = "hidden"
+        account.variables["HF_ENDPOINT"] = served.url
+        lines = account.run("initializers.py")
+    dataset, model = "DATASET README.md config.json data/train.parquet", "MODEL config.json"
+    assert lines[:7] == [
+        "dataset-initializer Succeeded the dataset is complete",
+        "model-initializer Succeeded the model is complete",
+        f"node-0 Succeeded {dataset}",
+        f"node-1 Succeeded {dataset}",
+        dataset,
+        model,
+        "TrainJob missing is Failed",
+    ]
+    assert lines[7].startswith("dataset-initializer Failed model-initializer ")
+    assert lines[7].endswith(" node-0 Pending node-1 Pending")
+    assert "dataset-initializer: cannot load hf://team/none from " in "".join(lines[8:-1])
+    assert lines[-1] == (
+        "Failed to create TrainJob: default/unknown <- dataset-initializer:"
+        " cannot load gs://team/data: unsupported scheme 'gs'"
+    )
 
 
 @pytest.mark.needs("root", "busybox")

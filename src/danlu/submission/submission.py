@@ -22,6 +22,7 @@ from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.sandbox import userns
 from danlu.store import Store
+from danlu.submission.initializers import provide_initializers
 from danlu.submission.job_code import collect_module_code, collect_script_code
 from danlu.submission.job_from_options import add_default_finish_timeout
 from danlu.submission.options import TrainOptions
@@ -80,6 +81,9 @@ def _prepare_local(
             f"--queue {submission.queue}: a queue belongs to a cluster (--on kubernetes)",
             hint="omit it: jobs of this machine wait until their CPUs and GPUs are free",
         )
+    if target is not None:
+        framework, contained = find_job_framework(job), target.in_container
+        job = provide_initializers(job, framework, submission.objects, contained=contained)
     names = list_container_images(job)
     resolve = partial(resolve_images, settings=settings, progress=progress, offline=options.offline)
     images: Mapping[str, ContainerImage] = {}
@@ -104,6 +108,7 @@ def _prepare_local(
     python = target.python if target is not None and not target.in_container else ""
     return msgspec.structs.replace(
         submission,
+        job=job,
         images=images,
         python=python or options.python or find_active_python(),
         trusted=trusted or options.trust_results or settings.config.trust_results,
@@ -167,9 +172,9 @@ def _prepare_remote(
     job = submission.job
     if job.api_version != API_VERSION:
         raise UsageError(
-            f"{job.kind} {job.api_version} can only be run on this machine: on a cluster, danlu's"
-            f" operator serves {API_VERSION}",
-            hint="create it with kubectl where its own operator is installed",
+            f"{job.kind} {job.api_version} can only be run on this machine: on a cluster, danlu"
+            f" submits {API_VERSION}",
+            hint="create it with kubectl where an operator of that kind is installed",
         )
     images: dict[str, ContainerImage] = {}
     if target is not None:

@@ -273,6 +273,9 @@ class Framework(ABC):
     uses_api_server: ClassVar[bool] = False
     """Whether replicas use the API server of their cluster."""
 
+    data_directories: ClassVar[Mapping[ReplicaType, str]] = {}
+    """The types that load data before the others start, if the job has them, and where to."""
+
     needs_own_tmpdir: ClassVar[bool] = False
     """Whether replicas that are processes of one machine must not share a temporary directory."""
 
@@ -306,6 +309,14 @@ class Framework(ABC):
     def subdomain(self, job: Job) -> str:
         """Return the headless Service that the replicas share; empty if each has its own."""
         return ""
+
+    def mark_pod(self, job: Job, replica: ReplicaId, template: PodTemplate) -> PodTemplate:
+        """Return the pod with the labels and variables of controllers below Kubeflow's."""
+        return template
+
+    def computes(self, job: Job, type: ReplicaType) -> bool:
+        """Return whether the replicas of a type compute themselves."""
+        return type not in self.idle_types
 
     def driver_type(self, job: Job) -> ReplicaType:
         """Return the type whose success is the job's."""

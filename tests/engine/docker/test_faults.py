@@ -50,13 +50,6 @@ def danlu(daemon: DockerDaemon, box_home: Path) -> Iterator[Danlu]:
     run("down", "--grace", "0", "digits", cwd=box_home, check=False)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "digits"
-    directory.mkdir()
-    return directory
-
-
 def start_client(
     home: Path, project: Path, *arguments: str, stdout: int | None = None
 ) -> subprocess.Popen[str]:

@@ -48,13 +48,6 @@ def variables(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "digits"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 async def client(cluster: RunningCluster) -> AsyncIterator[Client]:
     async with Client(cluster.access, manager="tests") as client:
         yield client

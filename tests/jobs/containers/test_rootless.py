@@ -14,7 +14,9 @@ import anyio
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.types import ContainerImage
+from danlu.jobs.types import ContainerImage, Submission
+from danlu.training.document import read_manifest_file
+from danlu.training.train_job.reader import read_train_job
 from danlu.util.json_codec import encode
 from tests.conftest import ROOT
 from tests.jobs.containers import engine_rig
@@ -36,6 +38,34 @@ T = TypeVar("T")
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(120)]
 
+
+CLAIM_JOB = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: shared}
+spec:
+  runtimeRef: {name: shared}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata: {name: shared}
+spec:
+  template:
+    spec:
+      volumeClaimPolicies: [{templates: [{metadata: {name: data}}]}]
+      replicatedJobs:
+      - name: node
+        template:
+          spec:
+            template:
+              spec:
+                securityContext: {runAsUser: 1000}
+                containers:
+                - name: node
+                  image: "registry.example/busybox:1"
+                  command: [sh, -c, 'SCRIPT']
+                  volumeMounts: [{name: data, mountPath: /data}]
+"""
 
 #: Another process, which submits a job and stays.
 SUBMITTER = """
@@ -171,3 +201,25 @@ def test_no_container_outlives_a_supervisor_that_was_killed(home: Path) -> None:
         return (await wait_for_view(jobs, lambda view: view.state == "Lost")).state
 
     assert run_as_ordinary_user(home, act) == "Lost"
+
+
+def test_files_of_other_users_in_a_claim_are_removed_with_the_job(home: Path) -> None:
+    script = (
+        "mkdir -p /data/private/below; touch /data/private/below/file; chmod -R 700 /data/private"
+    )
+
+    async def act(
+        jobs: LocalJobs, images: dict[str, ContainerImage], work: Path
+    ) -> tuple[str, int, list[Path]]:
+        file = read_manifest_file(CLAIM_JOB.replace("SCRIPT", script), "job.yaml")
+        train_job = read_train_job(file.job, file.runtimes)
+        await jobs.submit(Submission(train_job, work, images))
+        state = (await jobs.result("shared")).view.state
+        (private,) = home.glob("jobs/shared/claims/*/private")
+        owner = private.stat().st_uid
+        await jobs.remove("shared")
+        return state, owner, [*home.glob("jobs/*")]
+
+    state, owner, left = run_as_ordinary_user(home, act)
+    assert (state, left) == ("Succeeded", [])
+    assert owner != home.stat().st_uid

@@ -23,6 +23,7 @@ from danlu.engine.resource_allocator import ledger_file
 from danlu.engine.supervisor_directory import SupervisorResponse
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.jobs.local import file_exchange
+from danlu.jobs.local.directory_removal import remove_directory
 from danlu.jobs.local.host_resources import available_gpus
 from danlu.jobs.local.job_directory import (
     ControlRequest,
@@ -70,6 +71,7 @@ class LocalJobs:
         *,
         labels: Mapping[str, str] | None = None,
     ) -> None:
+        self._paths = paths
         self._root = paths.jobs
         self.labels = labels or {}
         self._settings = msgspec.structs.replace(
@@ -368,7 +370,7 @@ class LocalJobs:
         if not self._read_view(job_dir).finished:
             raise UsageError(f"job {name} is still running")
         await self._dismiss_supervisor(job_dir)
-        await to_thread.run_sync(remove_tree, job_dir.directory)
+        await to_thread.run_sync(remove_directory, job_dir.directory, self._paths)
 
     async def all_runs(self) -> Sequence[JobRun]:
         """Return all runs with their sizes, including running jobs and earlier runs."""

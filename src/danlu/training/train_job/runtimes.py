@@ -6,10 +6,19 @@ environment on a machine that cannot pull them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from danlu.training.frameworks.train_job import LAUNCHER, MPI, NODE, POLICIES, find_policy
+from danlu.training.frameworks.train_job import (
+    LAUNCHER,
+    MPI,
+    NODE,
+    POLICIES,
+    POLICIES_FIELD,
+    find_policy,
+)
+from danlu.training.pod_template import append_to
+from danlu.training.train_job.patches import merge_patch
 from danlu.training.train_job.schema import API_VERSION
 
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
@@ -18,6 +27,8 @@ ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 _SUFFIX = "-distributed"
 #: For programs of which Trainer has no runtime; a number of nodes. This one is danlu's own.
 _PLAIN = "plain"
+#: What the runtimes for torchtune claim.
+_CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}}
 #: The frameworks with the policy mpi.
 _MPI_NAMES = ("deepspeed", "mlx")
 RUNTIME_NAMES = tuple(
@@ -41,6 +52,43 @@ def bundled_runtime(name: str) -> Mapping[str, Any] | None:
     policy: dict[str, Any] = {framework: {}} if framework in POLICIES else {}
     node = _replicated_job(NODE, {"image": find_policy(framework).image}, step="trainer")
     return _describe_runtime(name, framework, policy, {"replicatedJobs": [node]})
+
+
+def add_initializers(runtime: Mapping[str, Any], fields: Iterable[str]) -> Mapping[str, Any]:
+    """Return a runtime with an initializer for each field of ``spec.initializer``.
+
+    They share a claim with the other replicated jobs, which wait for them, as in Kubeflow Trainer's
+    runtimes for torchtune; its others have none.
+    """
+    steps = [f"{field}-initializer" for field in fields]
+    if not steps:
+        return runtime
+    mounts = {"volumeMounts": [{"name": "initializer", "mountPath": "/workspace"}]}
+    template = runtime["spec"]["template"]["spec"]
+    initializers = [
+        _replicated_job(
+            step, {"name": step, "image": f"ghcr.io/kubeflow/trainer/{step}", **mounts}, step
+        )
+        for step in steps
+    ]
+    waits = [{"name": step, "status": "Complete"} for step in steps]
+    jobs = [
+        {
+            **append_to(job, "dependsOn", *waits),
+            "template": merge_patch(
+                job["template"],
+                {"spec": {"template": {"spec": {"containers": [{"name": NODE, **mounts}]}}}},
+            ),
+        }
+        for job in template["replicatedJobs"]
+    ]
+    claim = {"metadata": {"name": "initializer"}, "spec": _CLAIM}
+    changed = {
+        **template,
+        POLICIES_FIELD: [{"templates": [claim]}],
+        "replicatedJobs": [*initializers, *jobs],
+    }
+    return {**runtime, "spec": {**runtime["spec"], "template": {"spec": changed}}}
 
 
 def _mpi_runtime(name: str, framework: str) -> Mapping[str, Any]:

@@ -66,6 +66,7 @@ find_missing_for_tests() {
     has mkfs.btrfs || [[ -x /usr/sbin/mkfs.btrfs ]] || need btrfs-progs "tests: a file system with quotas"
     has kubectl || need kubernetes-client "tests: applies the operator's manifests"
     { has mpirun && has ompi_info; } || need openmpi-bin "tests: starts the processes of MPIJobs"
+    has perl || need perl "tests: starts the processes of MPIJobs without Python"
     has openssl || need openssl "tests: creates server certificates"
     has podman || need podman "tests: loads, pulls and runs danlu's images"
     has skopeo || need skopeo "tests: reads and copies danlu's images"

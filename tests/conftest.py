@@ -216,6 +216,20 @@ def program_in(home: Path, limit: float = REAL_LIMIT) -> Danlu:
 
 
 @pytest.fixture
+def open_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``mpirun`` be Open MPI's, also if Debian's alternatives or PATH prefer another one."""
+    info = shutil.which("ompi_info")
+    if info is None:
+        return
+    program = shutil.which("mpirun.openmpi") or Path(info).with_name("mpirun")
+    chosen = tmp_path / "open-mpi" / "mpirun"
+    chosen.parent.mkdir()
+    chosen.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+    chosen.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{chosen.parent}:{os.environ['PATH']}")
+
+
+@pytest.fixture
 def mpi_directory() -> Iterator[str]:
     """A directory for Open MPI's session, with a short path because of its sockets.
 

@@ -91,7 +91,7 @@ def needed_programs() -> list[str]:
 
 
 def test_tests_need_programs() -> None:
-    assert {"mpirun", "docker-registry", "chromium"} <= set(needed_programs())
+    assert {"ompi_info", "docker-registry", "chromium"} <= set(needed_programs())
 
 
 @pytest.mark.parametrize("program", needed_programs())
@@ -108,5 +108,5 @@ def test_the_command_in_the_reason_installs_the_program(program: str) -> None:
 
 def test_a_missing_program_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.programs.SYSTEM_PATH", "/nowhere")
-    assert lacking("mpirun") == "mpirun not found: scripts/setup.sh --tests"
+    assert lacking("ompi_info") == "ompi_info not found: scripts/setup.sh --tests"
     assert lacking("chromium") == "chromium not found: scripts/setup.sh --notebook"

@@ -112,8 +112,8 @@ def test_a_function_runs_on_two_nodes(account: Account) -> None:
     ]
 
 
-@pytest.mark.needs("mpirun")
-def test_a_function_is_started_by_mpirun(account: Account) -> None:
+@pytest.mark.needs("ompi_info")
+def test_a_function_is_started_by_mpirun(open_mpi: None, account: Account) -> None:
     assert account.run("mpi.py") == [
         "2 ('node-0', 'Succeeded') ('node-1', 'Succeeded')",
         "rank 0 of 2",

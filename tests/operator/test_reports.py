@@ -23,8 +23,10 @@ from danlu.kube.resources import CONFIG_MAPS, SECRETS
 from danlu.operator.progress.credentials import resolve_reports_url
 from danlu.operator.progress.report import ProgressReport, ReportSource
 from danlu.operator.rbac import REPORTS_SECRET
+from danlu.operator.types import runtime_resource
 from danlu.training.names import MAX_RESULT_BYTES, REPORTS_ANNOTATION
 from danlu.training.progress import TrainingProgress
+from danlu.training.train_job.runtimes import bundled_runtime
 from tests.operator.operator_namespace import OperatorNamespace, jobs
 from tests.ports import free_port
 
@@ -352,6 +354,38 @@ async def test_a_job_that_reuses_a_name_has_a_new_token(
     assert await second.tell(5, token=first.token) == 401
     assert await second.tell(5) == 200
     await until(reporting, 5)
+
+
+async def test_progress_of_a_train_job_is_in_its_status(reporting: OperatorNamespace) -> None:
+    runtimes = runtime_resource("TrainingRuntime")
+    metadata = {"name": "team", "namespace": reporting.space}
+    spec = {**(bundled_runtime("torch-distributed") or {})["spec"]}
+    await reporting.client.create(
+        runtimes, runtimes.to_manifest({"metadata": metadata, "spec": spec})
+    )
+    train_jobs = jobs("TrainJob")
+    job = {"runtimeRef": {"kind": "TrainingRuntime", "name": "team"}, "trainer": {}}
+    metadata = {"name": "job", "namespace": reporting.space}
+    await reporting.client.create(
+        train_jobs, train_jobs.to_manifest({"metadata": metadata, "spec": job})
+    )
+
+    async def has_pod() -> bool:
+        return bool(await reporting.pods())
+
+    await reporting.eventually(has_pod)
+    (name,) = await reporting.pods()
+    assert await (await replica(reporting, name)).tell(40) == 200
+
+    async def is_published() -> bool:
+        return "trainerStatus" in await reporting.status("TrainJob")
+
+    await reporting.eventually(is_published)
+    status = await reporting.status("TrainJob")
+    assert status["trainerStatus"]["progressPercentage"] == 40
+    await reporting.end(name)
+    await reporting.wait_for_state("Complete", "TrainJob")
+    assert (await reporting.status("TrainJob"))["trainerStatus"] == status["trainerStatus"]
 
 
 async def test_a_job_that_requests_no_reports_gets_no_credentials(

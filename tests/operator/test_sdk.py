@@ -1,4 +1,4 @@
-"""The kubeflow-training SDK, unmodified, on the fake and on a real server.
+"""Kubeflow's SDKs for both generations, unmodified, on the fake and on a real server.
 
 Programs of its users go on as they are, and so do the operator's own end-to-end tests.
 """
@@ -15,6 +15,8 @@ import pytest
 
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.watch import ListOptions
+from danlu.operator.installation import list_runtimes
+from danlu.operator.types import runtime_resource
 from tests.fakes.kubernetes import FakeKubelet
 from tests.fakes.kubernetes.pod_script import PodScript
 from tests.notebook.environments import NotSatisfiable, make
@@ -28,10 +30,14 @@ CLIENTS = Path(__file__).parent / "clients"
 @pytest.fixture(scope="session")
 def sdk() -> Path:
     """The environment of the SDK, created once."""
+    return install_client("kubeflow-sdk", "kubeflow-training==1.9.4")
+
+
+def install_client(name: str, package: str) -> Path:
     try:
-        return make("kubeflow-sdk", ["kubeflow-training==1.9.4"])
+        return make(name, [package])
     except NotSatisfiable as error:
-        pytest.skip(f"cannot install the SDK: {error}")
+        pytest.skip(f"cannot install {package}: {error}")
 
 
 @pytest.fixture
@@ -108,9 +114,35 @@ async def test_the_end_to_end_tests_of_kubeflows_operator_pass(
     }
 
 
-def run_simulated_kubelet(site: OperatorNamespace) -> FakeKubelet:
+async def test_train_jobs_are_trained_followed_and_deleted(
+    site: OperatorNamespace, config: Path
+) -> None:
+    sdk = install_client("kubeflow-trainer", "kubeflow==0.5.0")
+    await create_runtimes(site)
+    async with site.operator_runs(), run_simulated_kubelet(site, seconds=6.0):
+        client = await run_client(sdk, "trainer.py", config, site.space)
+    pods = [step.pop(2) for step in client["steps"]]
+    assert client["steps"] == [["node-0", "Succeeded", "2"], ["node-1", "Succeeded", "2"]]
+    assert [pod.rpartition("-")[0] for pod in pods] == ["digits-node-0-0", "digits-node-0-1"]
+    assert "torch-distributed" in client.pop("runtimes")
+    assert {*client["seen"]} <= {"Created", "Running", "Complete"}
+    assert client["seen"][-1] == "Running", "a job is only shown as running without conditions"
+    assert client["logs"] == client["followed"] == ["epoch 1"]
+    assert "SuccessfulCreatePod" in client["events"]
+    assert (client["status"], client["nodes"]) == ("Complete", 2)
+    assert (client["listed"], client["left"]) == (["digits"], [])
+
+
+async def create_runtimes(site: OperatorNamespace) -> None:
+    """Create those of the installation, once for a server."""
+    runtimes = runtime_resource("ClusterTrainingRuntime")
+    for runtime in list_runtimes():
+        await site.client.create_or_patch(runtimes, dict(runtime))
+
+
+def run_simulated_kubelet(site: OperatorNamespace, *, seconds: float = 2.0) -> FakeKubelet:
     """Return a kubelet whose containers write a line and end well."""
-    course = PodScript(run=2.0, log="epoch 1\n")
+    course = PodScript(run=seconds, log="epoch 1\n")
     return FakeKubelet(
         site.access,
         behaviour=lambda pod: course,

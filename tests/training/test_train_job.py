@@ -7,16 +7,13 @@ The expected variables are those of Kubeflow Trainer's tests of its plug-ins
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 import pytest
 
-from danlu.training.document import ManifestError, read_manifest_file
+from danlu.training.document import ManifestError
 from danlu.training.framework import ReplicaCounts
 from danlu.training.registry import TRAIN_JOB, find_job_framework, list_frameworks
 from danlu.training.rendering import render_pod
-from danlu.training.train_job.reader import read_train_job
-from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import (
     ConditionType,
     Dependency,
@@ -25,7 +22,15 @@ from danlu.training.types import (
     ReplicaId,
     ReplicaType,
 )
-from danlu.util.yaml_with_lines import dump_yaml
+from tests.training.train_jobs import (
+    INDEX,
+    ClusterNames,
+    find_container,
+    find_errors,
+    read_text,
+    read_variables,
+    write_and_read,
+)
 
 NODE = ReplicaType("node")
 
@@ -83,41 +88,22 @@ WAITING = STAGES.replace(
 )
 
 
-class Hosts:
-    """Names as on a cluster."""
-
-    def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
-        return f"digits-{replica.type}-0-{replica.index}.digits"
-
-    def port(self, replica: ReplicaId) -> int:
-        return TRAIN_JOB.port
-
-    def directory(self, replica: ReplicaId) -> str:
-        return "/etc/danlu"
+def write_job(fields: str = "", *, runtime: str = "", more: str = "") -> str:
+    """Return the TrainJob with further fields of its spec."""
+    job = JOB if not runtime else JOB.replace("{name: torch-distributed}", runtime)
+    return job + textwrap.indent(textwrap.dedent(fields), "  ") + more
 
 
 def read(fields: str = "", *, runtime: str = "", more: str = "") -> Job:
-    """Read the TrainJob with further fields of its spec."""
-    job = JOB if not runtime else JOB.replace("{name: torch-distributed}", runtime)
-    text = job + textwrap.indent(textwrap.dedent(fields), "  ") + more
-    file = read_manifest_file(text, "job.yaml")
-    return read_train_job(file.job, file.runtimes)
+    return read_text(write_job(fields, runtime=runtime, more=more))
 
 
 def errors_of(fields: str, *, runtime: str = "", more: str = "") -> dict[str, str]:
-    with pytest.raises(ManifestError) as caught:
-        read(fields, runtime=runtime, more=more)
-    return {finding.path: finding.message for finding in caught.value.findings}
-
-
-def container_of(job: Job, replica: ReplicaId, name: str = "node") -> dict[str, Any]:
-    pod = render_pod(job, TRAIN_JOB, replica, Hosts(), for_cluster=False)
-    return next(item for item in pod["spec"]["containers"] if item["name"] == name)
+    return find_errors(write_job(fields, runtime=runtime, more=more))
 
 
 def variables_of(job: Job, index: int = 0) -> dict[str, str]:
-    env = container_of(job, ReplicaId(NODE, index)).get("env") or ()
-    return {variable["name"]: variable["value"] for variable in env}
+    return read_variables(job, ReplicaId(NODE, index))
 
 
 # -- variables ------------------------------------------------------------------------------------
@@ -194,13 +180,13 @@ def test_the_trainer_overrides_the_container_of_the_runtime() -> None:
         more=STAGES,
     )
     assert job.replica_count(NODE) == 2
-    node = container_of(job, ReplicaId(NODE, 1))
+    node = find_container(job, ReplicaId(NODE, 1))
     assert (node["image"], node["command"], node["args"]) == ("mine:2", ["python"], ["train.py"])
     assert node["resources"] == {"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"cpu": 1}}
     names = [variable["name"] for variable in node["env"]]
     assert names[:3] == ["SEED", "LEVEL", "NEW"]
     assert variables_of(job)["LEVEL"] == "debug"
-    assert "env" not in container_of(job, ReplicaId(NODE, 0), "logs")
+    assert read_variables(job, ReplicaId(NODE, 0), "logs") == {}
     assert job.run_policy.backoff_limit == 2
 
 
@@ -216,12 +202,10 @@ def test_initializers_get_the_address_and_the_variables_of_their_data() -> None:
         runtime="{kind: TrainingRuntime, name: staged}",
         more=STAGES,
     )
-    stage = container_of(
-        job, ReplicaId(ReplicaType("dataset-initializer"), 0), "dataset-initializer"
-    )
-    env = {variable["name"]: variable["value"] for variable in stage["env"]}
-    assert env == {"STORAGE_URI": "hf://team/data", "KEPT": "1", "SPLIT": "train"}
-    assert stage["envFrom"] == [{"secretRef": {"name": "token"}}]
+    stage = ReplicaId(ReplicaType("dataset-initializer"), 0), "dataset-initializer"
+    variables = {"STORAGE_URI": "hf://team/data", "KEPT": "1", "SPLIT": "train"}
+    assert read_variables(job, *stage) == variables
+    assert find_container(job, *stage)["envFrom"] == [{"secretRef": {"name": "token"}}]
 
 
 def test_patches_of_all_managers_are_merged_into_the_runtime() -> None:
@@ -256,12 +240,13 @@ def test_patches_of_all_managers_are_merged_into_the_runtime() -> None:
         runtime="{kind: TrainingRuntime, name: staged}",
         more=STAGES,
     )
-    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), Hosts(), for_cluster=False)["spec"]
+    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 0), ClusterNames("digits"), for_cluster=False)
+    pod = pod["spec"]
     assert pod["nodeSelector"] == {"zone": "a", "disk": "ssd"}
     assert [item["name"] for item in pod["containers"]] == ["node", "logs"]
     assert pod["containers"][0]["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
     assert pod["containers"][0]["image"] == "train:1"
-    assert pod["containers"][1]["env"] == [{"name": "LEVEL", "value": "debug"}]
+    assert read_variables(job, ReplicaId(NODE, 0), "logs") == {"LEVEL": "debug"}
 
 
 def test_policies_of_the_whole_job_are_kept() -> None:
@@ -320,9 +305,7 @@ def test_a_written_job_reads_as_the_same_job(more: str) -> None:
     job = read(
         "trainer: {numNodes: 3, command: [train]}\nsuspend: true", runtime=runtime, more=more
     )
-    text = "---\n".join(dump_yaml(document) for document in write_train_job(job))
-    file = read_manifest_file(text, "written.yaml")
-    assert read_train_job(file.job, file.runtimes) == job
+    assert write_and_read(job) == job
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -341,6 +324,7 @@ def test_a_written_job_reads_as_the_same_job(more: str) -> None:
         ("trainer: {command: [tune, run]}", "spec.trainer.command", "torchtune"),
         ("initializer: {model: {storageUri: data}}", "spec.initializer.model.storageUri", "URI"),
         ("managedBy: me", "spec.managedBy", "cannot be 'me'"),
+        ("runtimePatches: [{manager: me}]", "spec.runtimePatches[0].manager", "domain-prefixed"),
         ("podTemplateOverrides: []", "spec.podTemplateOverrides", "unknown field"),
     ],
 )
@@ -371,6 +355,23 @@ def test_invalid_patches_are_refused(patch: str, message: str) -> None:
       trainingRuntimeSpec: {{template: {{spec: {{replicatedJobs: [{patch}]}}}}}}
     """
     assert message in "".join(errors_of(fields).values())
+
+
+def test_pods_have_the_labels_and_the_index_of_jobset() -> None:
+    mine = f"{{name: own, image: a, env: [{{name: {INDEX}, value: x}}]}}"
+    more = STAGES.replace("{name: logs, image: logs:1}", mine)
+    job = read("trainer: {}", runtime="{kind: TrainingRuntime, name: staged}", more=more)
+    pod = render_pod(job, TRAIN_JOB, ReplicaId(NODE, 1), ClusterNames("digits"), for_cluster=False)
+    for field in ("labels", "annotations"):
+        marks = pod["metadata"][field]
+        assert marks["batch.kubernetes.io/job-completion-index"] == "1"
+        assert marks["jobset.sigs.k8s.io/jobset-name"] == "digits"
+        assert marks["jobset.sigs.k8s.io/replicatedjob-name"] == "node"
+    found = [
+        [variable["value"] for variable in container["env"] if variable["name"] == INDEX]
+        for container in pod["spec"]["containers"]
+    ]
+    assert found == [["1"], ["x"]]  # the manifest's wins
 
 
 def test_an_initializer_that_the_runtime_lacks_is_refused() -> None:
@@ -423,7 +424,8 @@ LAUNCHER = ReplicaType("launcher")
 
 def mpi_files_of(job: Job) -> dict[str, str]:
     framework = find_job_framework(job)
-    return {name: file.text for name, file in framework.files(job, Hosts(), ()).items()}
+    files = framework.files(job, ClusterNames("digits"), ())
+    return {name: file.text for name, file in files.items()}
 
 
 @pytest.mark.parametrize(
@@ -449,7 +451,7 @@ def test_mpi_gets_the_host_file_and_variables_of_its_plugin(
     lines = "".join(f"digits-{host}.digits slots={slots}\n" for host in hosts)
     assert mpi_files_of(job)["hostfile"] == lines
     framework = find_job_framework(job)
-    variables = dict(framework.build_env(job, ReplicaId(LAUNCHER, 0), Hosts()))
+    variables = dict(framework.build_env(job, ReplicaId(LAUNCHER, 0), ClusterNames("digits")))
     assert {name: value for name, value in variables.items() if "_MCA_" in name} == {
         "OMPI_MCA_orte_default_hostfile": "/etc/danlu/hostfile",
         "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
@@ -462,7 +464,7 @@ def test_mpi_gets_the_host_file_and_variables_of_its_plugin(
         "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
         "PRTE_MCA_plm_ssh_agent": "/etc/danlu/kubexec.sh",
     }
-    assert framework.build_env(job, ReplicaId(NODE, 0), Hosts()) == ()
+    assert framework.build_env(job, ReplicaId(NODE, 0), ClusterNames("digits")) == ()
 
 
 def test_without_a_launcher_that_computes_all_nodes_are_nodes() -> None:
@@ -525,9 +527,7 @@ TEAM = "{kind: TrainingRuntime, name: team}"
 @pytest.mark.parametrize(("runtime", "more"), [(MPI, ""), (TEAM, MPI_RUNTIME)])
 def test_a_written_mpi_job_reads_as_the_same_job(runtime: str, more: str) -> None:
     job = read("trainer: {numNodes: 3}", runtime=runtime, more=more)
-    text = "---\n".join(map(dump_yaml, write_train_job(job)))
-    file = read_manifest_file(text, "again.yaml")
-    assert read_train_job(file.job, file.runtimes) == job
+    assert write_and_read(job) == job
 
 
 @pytest.mark.parametrize(

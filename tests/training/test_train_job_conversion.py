@@ -20,8 +20,8 @@ from danlu.training.train_job.conversion import Conversion, convert_to_train_job
 from danlu.training.train_job.reader import read_train_job
 from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job, JobRestartPolicy, ReplicaId, ReplicaType, RestartPolicy
-from danlu.util.yaml_with_lines import dump_yaml
 from tests.training.manifests import KINDS, manifest
+from tests.training.train_jobs import read_text, write_and_read
 
 NODE = ReplicaType("node")
 NO_LIMIT = 2**31 - 1
@@ -75,12 +75,6 @@ def convert_example(name: str) -> Conversion:
     return convert_to_train_job(read_job(file.job, file.framework), file.framework, file.job)
 
 
-def reread(job: Job) -> Job:
-    """Write a TrainJob with its runtime, and read both."""
-    file = read_manifest_file("---\n".join(map(dump_yaml, write_train_job(job))), "written.yaml")
-    return read_train_job(file.job, file.runtimes)
-
-
 def variables_of(job: Job, framework: Framework, replica: ReplicaId) -> dict[str, Any]:
     pod = render_pod(job, framework, replica, ServiceTopology(job, framework))
     return {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
@@ -121,7 +115,7 @@ def test_an_example_is_converted_and_its_losses_are_named(name: str) -> None:
     paths = [finding.path for finding in conversion.lost]
     assert len(paths) == len(LOST[name]), conversion.lost
     assert all(any(path.endswith(end) for path in paths) for end in LOST[name]), paths
-    assert reread(conversion.job) == conversion.job
+    assert write_and_read(conversion.job) == conversion.job
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -230,7 +224,7 @@ def test_restart_rules_are_those_of_jobs_and_job_sets(
     assert job.annotations == {}
     never = job.replicas[NODE].template["spec"].get("restartPolicy") == "Never"
     assert never == (backoff_limit == 0)
-    assert reread(job) == job
+    assert write_and_read(job) == job
 
 
 def test_gpus_leave_the_number_of_processes_to_torchrun() -> None:
@@ -304,7 +298,7 @@ def test_what_a_train_job_cannot_express_is_named(
     conversion = convert_document(document)
     found = {finding.path: finding.message for finding in conversion.lost}
     assert message in found.get(path, ""), found
-    assert reread(conversion.job) == conversion.job
+    assert write_and_read(conversion.job) == conversion.job
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -407,7 +401,7 @@ def v1_documents(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None)
 def test_a_generated_job_is_read_as_it_was_written(document: dict[str, Any]) -> None:
     job = convert_document(document).job
-    assert reread(job) == job
+    assert write_and_read(job) == job
 
 
 @given(v1_documents())
@@ -418,7 +412,7 @@ def test_a_job_has_the_same_nodes_and_rules_after_both_conversions(
     framework = KINDS[document["kind"]]
     job = read_job(document, framework)
     conversion = convert_document(document)
-    train_job = reread(conversion.job)
+    train_job = write_and_read(conversion.job)
     again = convert_to_v1(train_job, {}).job
     assert read_job(write_job(again), framework) == again
     assert convert_document(write_job(again)).job == train_job
@@ -519,13 +513,26 @@ def test_what_v1_cannot_express_is_named() -> None:
     group = ("  mlPolicy", "  podGroupPolicy: {coscheduling: {}}\n  mlPolicy")
     together = (
         "      replicatedJobs",
-        "      failurePolicy: {maxRestarts: 2}\n      replicatedJobs",
+        "      failurePolicy: {maxRestarts: 2, restartStrategy: BlockingRecreate}\n"
+        "      replicatedJobs",
     )
-    conversion = convert_text(group, together, command="python")
+    jobs = ("{labels: {", "{labels: {team: vision, ")
+    network = (
+        "      replicatedJobs",
+        "      network: {subdomain: a, enableDNSHostnames: false}\n      replicatedJobs",
+    )
+    mentions = ('"train:1"', '"train:1", args: [digits-node-0-0.digits, $(JOB_COMPLETION_INDEX)]')
+    conversion = convert_text(group, together, jobs, network, mentions, command="python")
     messages = "\n".join(finding.message for finding in conversion.lost)
     for part in (
         "podGroupPolicy cannot be expressed",
         "failurePolicy becomes danlu.dev/restart-policy",
+        "failurePolicy.restartStrategy cannot be expressed",
+        "network.subdomain cannot be expressed",
+        "network cannot be expressed",
+        "metadata of the Jobs of replicated jobs cannot be expressed",
+        "mentions digits-node-0-0",
+        "mentions JOB_COMPLETION_INDEX",
         "the job succeeds with its Master",
         "a PyTorchJob also sets MASTER_PORT, MASTER_ADDR, WORLD_SIZE, RANK",
     ):
@@ -533,14 +540,22 @@ def test_what_v1_cannot_express_is_named() -> None:
     assert conversion.job.job_restart_policy == JobRestartPolicy(2)
 
 
-def test_a_pod_group_policy_is_written_again() -> None:
+def test_what_has_no_effect_here_is_written_again() -> None:
     text = TRAIN_JOB_TEXT.replace("POLICY", "torch").replace("COMMAND", "torchrun")
     group = {"coscheduling": {"scheduleTimeoutSeconds": 9}}
+    network = {"enableDNSHostnames": False, "subdomain": "a"}
+    failure = {"maxRestarts": 2, "restartStrategy": "BlockingRecreate"}
     text = text.replace("  mlPolicy", f"  podGroupPolicy: {json.dumps(group)}\n  mlPolicy")
-    file = read_manifest_file(text, "job.yaml")
-    job = read_train_job(file.job, file.runtimes)
-    assert write_train_job(job)[0]["spec"]["podGroupPolicy"] == group
-    assert reread(job) == job
+    fields = f"network: {json.dumps(network)}\n      failurePolicy: {json.dumps(failure)}"
+    text = text.replace("{labels: {", "{annotations: {a: b}, labels: {team: vision, ")
+    job = read_text(text.replace("      replicatedJobs", f"      {fields}\n      replicatedJobs"))
+    spec = write_train_job(job)[0]["spec"]
+    template = spec["template"]["spec"]
+    assert (spec["podGroupPolicy"], template["network"]) == (group, network)
+    assert template["failurePolicy"] == failure
+    metadata = template["replicatedJobs"][0]["template"]["metadata"]
+    assert (metadata["labels"]["team"], metadata["annotations"]) == ("vision", {"a": "b"})
+    assert write_and_read(job) == job
 
 
 def test_any_success_and_initializers_are_refused() -> None:

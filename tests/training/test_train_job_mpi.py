@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from danlu.training.document import ManifestError, read_manifest_file
 from danlu.training.frameworks.train_job import LAUNCHER, NODE
 from danlu.training.registry import find_job_framework
-from danlu.training.train_job.reader import read_train_job
-from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job, ReplicaId
-from danlu.util.yaml_with_lines import dump_yaml
 from tests.training.frameworks.topology import FakeTopology
+from tests.training.train_jobs import find_errors, read_text, write_and_read
 
 TEXT = """
 apiVersion: trainer.kubeflow.org/v1alpha1
@@ -46,8 +43,7 @@ AS_NODE = "{runLauncherAsNode: true}"
 
 def read(trainer: str, policy: str = "{}", *, container: str = "node") -> Job:
     text = TEXT.replace("TRAINER", trainer).replace("POLICY", policy).replace("NAME", container)
-    file = read_manifest_file(text, "job.yaml")
-    return read_train_job(file.job, file.runtimes)
+    return read_text(text)
 
 
 def hosts_of(job: Job) -> str:
@@ -89,6 +85,25 @@ def test_host_file_has_the_nodes_with_their_slots(
     assert slots_of(job) == (str(slots), str(slots))
 
 
+def test_gpus_of_the_first_job_with_resources_are_the_slots() -> None:
+    """Also those of nodes that are not the trainer's step (ExtractResourcePerNodeFromRuntime)."""
+    label = "{labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}"
+    text = TEXT.replace(f"          metadata: {label}\n", "").replace(
+        "template: {spec: {template: {spec: {containers: [{name: NAME",
+        f"template: {{metadata: {label}, spec: {{template: {{spec: {{containers: [{{name: node",
+    )
+    text = text.replace('"node:1"', '"node:1", resources: {limits: {custom.com/gpu: 3}}')
+    job = read_text(text.replace("TRAINER", "{}").replace("POLICY", "{}"))
+    assert slots_of(job) == ("3", "3")
+
+
+def test_subdomain_in_jobsetspec_is_used_to_endpoint() -> None:
+    text = TEXT.replace("      successPol", "      network: {subdomain: nodes}\n      successPol")
+    job = read_text(text.replace("TRAINER", "{}").replace("POLICY", "{}").replace("NAME", "node"))
+    assert hosts_of(job) == "job-node-0-0.nodes slots=1\n"
+    assert write_and_read(job) == job
+
+
 @pytest.mark.parametrize(("given", "nodes"), [(10, 9), (2, 1), (1, 1)])
 def test_runlauncherasnode_is_true(given: int, nodes: int) -> None:
     job = read(f"{{numNodes: {given}}}", AS_NODE)
@@ -109,10 +124,8 @@ def test_runlauncherasnode_is_true(given: int, nodes: int) -> None:
 )
 def test_reserved_variables_are_refused(names: list[str], refused: list[int]) -> None:
     env = ", ".join(f"{{name: {name}, value: x}}" for name in names)
-    with pytest.raises(ManifestError) as caught:
-        read(f"{{env: [{env}]}}")
-    paths = [finding.path for finding in caught.value.findings]
-    assert paths == [f"spec.trainer.env[{index}].name" for index in refused]
+    found = find_errors(TEXT.replace("TRAINER", f"{{env: [{env}]}}").replace("POLICY", "{}"))
+    assert list(found) == [f"spec.trainer.env[{index}].name" for index in refused]
 
 
 def test_a_launcher_that_is_not_configured_has_the_image_only() -> None:
@@ -128,5 +141,4 @@ def test_a_launcher_that_is_not_configured_has_the_image_only() -> None:
 @pytest.mark.parametrize("trainer", ["{}", "{numNodes: 3, numProcPerNode: 2}", f"{{{GPUS}}}"])
 def test_a_written_job_reads_as_the_same_job(trainer: str, container: str) -> None:
     job = read(trainer, container=container)
-    file = read_manifest_file("---\n".join(map(dump_yaml, write_train_job(job))), "again.yaml")
-    assert read_train_job(file.job, file.runtimes) == job
+    assert write_and_read(job) == job

@@ -8,34 +8,15 @@ far as they concern variables, counts and validation, and the files of ``example
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import pytest
 
-from danlu.training.document import ManifestError, read_manifest_file
-from danlu.training.registry import TRAIN_JOB
-from danlu.training.rendering import render_pod
-from danlu.training.train_job.reader import read_train_job
-from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job, ReplicaId, ReplicaType
-from danlu.util.yaml_with_lines import dump_yaml
+from tests.training.train_jobs import find_errors, read_text, read_variables, write_and_read
 
 NODE = ReplicaType("node")
 ADDRESS = "test-job-node-0-0.test-job"
-
-
-class Hosts:
-    """Names as on a cluster."""
-
-    def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
-        return f"test-job-{replica.type}-0-{replica.index}.test-job"
-
-    def port(self, replica: ReplicaId) -> int:
-        return TRAIN_JOB.port
-
-    def directory(self, replica: ReplicaId) -> str:
-        return "/etc/danlu"
 
 
 def step(name: str, pod: str, *, ancestor: str = "trainer", more: str = "") -> str:
@@ -48,9 +29,9 @@ def step(name: str, pod: str, *, ancestor: str = "trainer", more: str = "") -> s
 PLAIN_NODE = step("node", "{containers: [{name: node, image: a}]}")
 
 
-def read(trainer: str, policy: str, *jobs: str, spec: str = "", template: str = "") -> Job:
-    """Read a TrainJob whose runtime has this policy and these replicated jobs."""
-    text = f"""
+def write_job(trainer: str, policy: str, *jobs: str, spec: str = "", template: str = "") -> str:
+    """Return a TrainJob whose runtime has this policy and these replicated jobs."""
+    return f"""
     apiVersion: trainer.kubeflow.org/v1alpha1
     kind: TrainJob
     metadata: {{name: test-job}}
@@ -63,24 +44,20 @@ def read(trainer: str, policy: str, *jobs: str, spec: str = "", template: str = 
       {f"mlPolicy: {policy}" if policy else ""}
       template: {{spec: {{{template}replicatedJobs: [{", ".join(jobs or [PLAIN_NODE])}]}}}}
     """
-    file = read_manifest_file(textwrap.dedent(text), "job.yaml")
-    return read_train_job(file.job, file.runtimes)
+
+
+def read(*args: str, **more: str) -> Job:
+    return read_text(write_job(*args, **more))
 
 
 def errors_of(*args: str, **more: str) -> dict[str, str]:
-    with pytest.raises(ManifestError) as caught:
-        read(*args, **more)
-    return {finding.path: finding.message for finding in caught.value.findings}
+    return find_errors(write_job(*args, **more))
 
 
 def variables_of(
     job: Job, index: int = 0, *, container: str = "node", type: str = "node"
 ) -> dict[str, Any]:
-    replica = ReplicaId(ReplicaType(type), index)
-    pod = render_pod(job, TRAIN_JOB, replica, Hosts(), for_cluster=False)["spec"]
-    containers = (*pod.get("initContainers", ()), *pod["containers"])
-    (found,) = [each for each in containers if each["name"] == container]
-    return {variable["name"]: variable["value"] for variable in found.get("env") or ()}
+    return read_variables(job, ReplicaId(ReplicaType(type), index), container)
 
 
 def gpus(number: int, requests: str = "") -> str:
@@ -285,9 +262,7 @@ def test_containers_of_env_injection_get_the_variables(
     for name in ("worker-check", "dataset-initializer"):
         expected = torch_variables("2", "1") if name in injected else {}
         assert variables_of(job, container=name, type="dataset-initializer") == expected
-    text = "---\n".join(dump_yaml(document) for document in write_train_job(job))
-    written = read_manifest_file(text, "written.yaml")
-    assert read_train_job(written.job, written.runtimes) == job
+    assert write_and_read(job) == job
 
 
 def test_env_injection_does_not_depend_on_the_trainer() -> None:
@@ -395,6 +370,16 @@ MOUNTED_DATA = DATA.replace(
             [MOUNTED_DATA, AFTER_DATA],
             "",
             "spec.initializer.dataset.storageUri",
+            "data cache runs on a cluster only",
+        ),
+        # The same with a job that does not say from where.
+        (
+            "",
+            "{}",
+            "torch",
+            [MOUNTED_DATA.replace("image: a", "image: a, env: [{name: CACHE_IMAGE, value: b}]")],
+            "",
+            "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].env[0]",
             "data cache runs on a cluster only",
         ),
         # JobSet's webhook refuses a claim that nobody mounts.

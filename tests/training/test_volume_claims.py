@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from danlu.training.document import ManifestError, read_manifest_file
+from danlu.training.document import ManifestError
 from danlu.training.pod_template import change_templates, pod_spec
 from danlu.training.registry import find_job_framework
 from danlu.training.train_job.conversion import convert_to_v1
-from danlu.training.train_job.reader import read_train_job
 from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job
-from danlu.util.yaml_with_lines import dump_yaml
+from tests.training.train_jobs import read_text, write_and_read
 
 TORCHTUNE = """
 apiVersion: trainer.kubeflow.org/v1alpha1
@@ -96,17 +95,11 @@ def read(*changes: tuple[str, str]) -> Job:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new, 1)
-    file = read_manifest_file(text, "job.yaml")
-    return read_train_job(file.job, file.runtimes)
+    return read_text(text)
 
 
 def list_volumes(job: Job) -> list[Any]:
     return [pod_spec(spec.template).get("volumes") for spec in job.replicas.values()]
-
-
-def reread(job: Job) -> Job:
-    file = read_manifest_file("---\n".join(map(dump_yaml, write_train_job(job))), "again.yaml")
-    return read_train_job(file.job, file.runtimes)
 
 
 def test_each_pod_that_mounts_a_template_gets_its_claim_as_a_volume() -> None:
@@ -130,7 +123,7 @@ def test_other_pods_get_no_volume_and_other_volumes_stay() -> None:
 """
     job = read((mount, other))
     assert list_volumes(job) == [[CLAIM], [{"name": "scratch", "emptyDir": {}}]]
-    assert reread(job) == job
+    assert write_and_read(job) == job
 
 
 def test_a_written_job_has_its_policies_and_reads_as_the_same_job() -> None:
@@ -157,7 +150,7 @@ def test_a_written_job_has_its_policies_and_reads_as_the_same_job() -> None:
     ]
     pods = [each["template"]["spec"]["template"]["spec"] for each in template["replicatedJobs"]]
     assert [pod.get("volumes") for pod in pods] == [None, None]
-    assert reread(job) == job
+    assert write_and_read(job) == job
 
 
 def test_a_claim_that_was_replaced_is_not_written_as_a_policy() -> None:
@@ -165,7 +158,7 @@ def test_a_claim_that_was_replaced_is_not_written_as_a_policy() -> None:
     job = change_templates(
         read(), lambda each: {**each, "spec": {**pod_spec(each), "volumes": [directory]}}
     )
-    again = reread(job)
+    again = write_and_read(job)
     assert list_volumes(again) == [[directory], [directory]]
     assert find_job_framework(again).list_claims(again) == {}
 
@@ -238,8 +231,8 @@ def test_a_job_of_v1_needs_the_claims_to_exist() -> None:
         text.index("        - name: node"),
     )
     dependency = text[text.index("          dependsOn:") : text.index("          template:", end)]
-    file = read_manifest_file(text[:start] + text[end:].replace(dependency, "", 1), "job.yaml")
-    conversion = convert_to_v1(read_train_job(file.job, file.runtimes), {})
+    job = read_text(text[:start] + text[end:].replace(dependency, "", 1))
+    conversion = convert_to_v1(job, {})
     messages = [finding.message for finding in conversion.lost]
     assert "volumeClaimPolicies cannot be expressed: initializer-tuned must exist" in messages
 
@@ -259,8 +252,7 @@ spec:
     "name", ["torch-distributed", "plain-distributed", "deepspeed-distributed"]
 )
 def test_a_runtime_of_danlu_gets_the_initializers_that_a_job_asks_for(name: str) -> None:
-    file = read_manifest_file(ASKING.replace("NAME", name), "job.yaml")
-    job = read_train_job(file.job, file.runtimes)
+    job = read_text(ASKING.replace("NAME", name))
     steps = ["dataset-initializer", "model-initializer"]
     assert [*job.replicas][:2] == steps
     claim = {
@@ -277,4 +269,4 @@ def test_a_runtime_of_danlu_gets_the_initializers_that_a_job_asks_for(name: str)
         else:
             waits = [each for each in spec.depends_on if each.status == "Complete"]
             assert [each.type for each in waits] == steps
-    assert reread(job) == job
+    assert write_and_read(job) == job

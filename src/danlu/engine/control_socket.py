@@ -1,7 +1,7 @@
 """A supervisor's control socket: one JSON line per request, one per response, file descriptors.
 
-The client sends one request per connection. Only the user's own processes can connect, because the
-socket has mode 0600.
+The client sends one request per connection. Only the user's own processes can connect, unless the
+socket has another mode than 0600.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class ControlConnection:
 async def serve_control_socket(
     path: Path,
     handle: RequestHandler,
+    mode: int = 0o600,
     *,
     task_status: abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -114,7 +115,7 @@ async def serve_control_socket(
             listener.bind(name)
         # Connecting needs permission to write to the socket, which bind(2) created by the umask.
         # Nobody is accepted before listen(2).
-        os.chmod(path, 0o600)
+        os.chmod(path, mode)
         listener.listen(64)
         listener.setblocking(False)
         task_status.started()

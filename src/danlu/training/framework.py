@@ -310,6 +310,14 @@ class Framework(ABC):
         """Return the headless Service that the replicas share; empty if each has its own."""
         return ""
 
+    def mark_pod(self, job: Job, replica: ReplicaId, template: PodTemplate) -> PodTemplate:
+        """Return the pod with the labels and variables of controllers below Kubeflow's."""
+        return template
+
+    def computes(self, job: Job, type: ReplicaType) -> bool:
+        """Return whether the replicas of a type compute themselves."""
+        return type not in self.idle_types
+
     def driver_type(self, job: Job) -> ReplicaType:
         """Return the type whose success is the job's."""
         types = self.driver_types

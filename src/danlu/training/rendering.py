@@ -49,6 +49,7 @@ def render_pod(
     template = _add_env(template, [_env_entry(variable) for variable in variables], framework)
     if by_container := framework.build_container_env(job, replica, topology):
         template = _add_env_by_container(template, by_container)
+    template = framework.mark_pod(job, replica, template)
     template = replace_spec(template, {"restartPolicy": _pod_restart_policy(job, replica.type)})
     if for_cluster:
         template = framework.mutate_pod(job, replica, topology, template)

@@ -31,6 +31,7 @@ from tests.jobs.local.support import (
     wait_for_view,
     worker,
 )
+from tests.training.train_jobs import read_text
 
 pytestmark = [
     pytest.mark.anyio,
@@ -89,6 +90,36 @@ async def test_containers_resolve_each_other_by_pod_name(
     assert [(line.replica, line.data) for line in lines if line.data.startswith(b"hello")] == [
         (worker(0), b"hello from job-worker-1")
     ]
+
+
+NAMES = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: job}
+spec:
+  runtimeRef: {name: plain-distributed}
+  trainer:
+    image: registry.example/busybox:1
+    env:
+    - name: OWNER
+      valueFrom: {fieldRef: {fieldPath: "metadata.labels['jobset.sigs.k8s.io/jobset-name']"}}
+    command:
+    - sh
+    - -c
+    - |
+      for end in "" .$OWNER .$OWNER.default.svc .$OWNER.default.svc.cluster.local; do
+          name=job-node-0-$JOB_COMPLETION_INDEX$end
+          grep -qE "[[:space:]]$name( |$)" /etc/hosts && echo "has $end"
+      done
+"""
+
+
+async def test_containers_have_the_names_of_a_cluster(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    await jobs.submit(Submission(read_text(NAMES), tmp_path, images=images))
+    ends = ("", ".job", ".job.default.svc", ".job.default.svc.cluster.local")
+    assert [line.data.decode() for line in await lines_of(jobs)] == [f"has {end}" for end in ends]
 
 
 async def test_stop_unwinds_a_python_script_in_a_container(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,25 @@ import pytest
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.types import Submission
 from danlu.training.types import Job, ReplicaId, ReplicaSpec, ReplicaType, RestartPolicy
-from tests.jobs.local.support import find_processes_of_job, lines_of, shell, until
+from tests.jobs.local.support import (
+    find_processes_of_job,
+    lines_of,
+    shell,
+    spec,
+    submission,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
 LAUNCHER = ReplicaType("Launcher")
 WORKER = ReplicaType("Worker")
 AGENT = "agent=$OMPI_MCA_plm_rsh_agent; "
+# What the agent runs in an image without Python.
+PERL = 'here=$(dirname $agent); agent="perl $here/danlu-exec.pl $here/exec.sock"; '
+EITHER_AGENT = pytest.mark.parametrize(
+    "choose", ["", pytest.param(PERL, marks=pytest.mark.needs("perl"))], ids=["Python", "Perl"]
+)
 
 
 def mpi_job(directory: Path, script: str, **worker: Any) -> Submission:
@@ -30,26 +43,30 @@ def mpi_job(directory: Path, script: str, **worker: Any) -> Submission:
     return Submission(Job(kind="MPIJob", name="job", replicas=replicas), directory)
 
 
-async def test_exec_runs_in_the_named_worker(jobs: LocalJobs, work: Path) -> None:
+@EITHER_AGENT
+async def test_exec_runs_in_the_named_worker(jobs: LocalJobs, work: Path, choose: str) -> None:
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
     script = "for index in 0 1; do $agent job-worker-$index 'echo in $WHO from'; done"
-    await jobs.submit(mpi_job(work, script, env=env))
+    await jobs.submit(mpi_job(work, choose + script, env=env))
     lines = await lines_of(jobs)
     assert (await jobs.result("job")).view.state == "Succeeded"
     assert [line.data for line in lines] == [b"in job-worker-0 from", b"in job-worker-1 from"]
     assert {line.replica for line in lines} == {ReplicaId(LAUNCHER, 0)}
 
 
-async def test_exec_passes_streams_and_exit_code(jobs: LocalJobs, work: Path) -> None:
-    script = (
-        "echo given | $agent job-worker-0 'cat; echo bad >&2; exit 7' >out 2>err; echo $? >code"
-    )
-    await jobs.submit(mpi_job(work, script))
+@EITHER_AGENT
+async def test_exec_passes_streams_words_and_exit_code(
+    jobs: LocalJobs, work: Path, choose: str
+) -> None:
+    options = "-q -x -p 2222 -o ConnectionAttempts=10 -oBatchMode=yes"
+    words = r"""'printf "%s" "a\"\\ü	b"; cat; echo bad >&2;' exit 7"""
+    script = f"echo given | $agent {options} job-worker-0 {words} >out 2>err; echo $? >code"
+    await jobs.submit(mpi_job(work, choose + script))
     assert (await jobs.result("job")).view.state == "Succeeded"
     results = [(work / name).read_text() for name in ("out", "err", "code")]
-    assert results == ["given\n", "bad\n", "7\n"]
+    assert results == ['a"\\ü\tbgiven\n', "bad\n", "7\n"]
 
 
 async def test_a_daemon_started_by_exec_runs_until_the_worker_ends(
@@ -75,11 +92,42 @@ async def test_exec_is_stopped_when_the_client_disconnects(jobs: LocalJobs, work
     assert [line.data for line in await lines_of(jobs)] == [b"gone"]
 
 
-async def test_exec_in_a_missing_worker_is_an_error(jobs: LocalJobs, work: Path) -> None:
-    await jobs.submit(mpi_job(work, "$agent job-worker-7 true"))
+@EITHER_AGENT
+async def test_exec_in_a_missing_worker_is_an_error(
+    jobs: LocalJobs, work: Path, choose: str
+) -> None:
+    await jobs.submit(mpi_job(work, f"{choose}$agent job-worker-7 true"))
     lines = await lines_of(jobs)
     assert [line.data for line in lines] == [b"job-worker-7: replica job-worker-7 is not running"]
     assert (await jobs.result("job")).view.replicas[0].exit_code == 2
+
+
+STOP = """\
+import json, socket, sys
+
+connection = socket.socket(socket.AF_UNIX)
+connection.connect("exec.sock")
+connection.sendall(b'{"do": "stop"}\\n')
+print(json.loads(connection.makefile().readline())["error"])
+"""
+
+
+async def test_any_user_of_a_container_can_exec_and_nothing_else(
+    jobs: LocalJobs, work: Path, home: Path
+) -> None:
+    (work / "stop.py").write_text(STOP)
+    script = f"cd $(dirname $agent); stat -c %a *.sock; {sys.executable} {work}/stop.py"
+    await jobs.submit(mpi_job(work, script))
+    assert [line.data.decode() for line in await lines_of(jobs)] == [
+        "600",
+        "666",
+        "the job's programs cannot request: stop",
+    ]
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    assert (home / "jobs").stat().st_mode & 0o77 == 0
+    await jobs.submit(submission(work, spec("true"), name="other"))
+    await jobs.result("other")
+    assert not (home / "jobs/other/files/exec.sock").exists()
 
 
 async def test_every_replica_has_a_separate_temporary_directory(
@@ -101,7 +149,8 @@ async def test_the_job_may_set_the_temporary_directory(jobs: LocalJobs, work: Pa
 
 
 @pytest.mark.real
-@pytest.mark.needs("mpirun")
+@pytest.mark.needs("ompi_info")
+@pytest.mark.usefixtures("open_mpi")
 async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work: Path) -> None:
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

@@ -12,10 +12,11 @@ from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.host_resources import available_cores, thread_environment, thread_variables
 from danlu.sandbox.launcher.cgroup import cpu_quota
 from danlu.training.manifest import read_job
-from danlu.training.registry import find_framework
+from danlu.training.registry import find_framework, find_job_framework
 from danlu.training.replicas import replica_ids
 from danlu.training.types import ReplicaId, ReplicaType
 from tests.jobs.local.support import lines_of, spec, submission
+from tests.training.train_jobs import read_text
 
 PRINT = "echo ${OMP_NUM_THREADS-unset} ${TF_NUM_INTRAOP_THREADS-unset} ${NPROC-unset}"
 NAMES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "NPROC")
@@ -76,6 +77,24 @@ def test_processes_of_a_replica_divide_its_share() -> None:
     workers = {"Launcher": 1, "Worker": 2}
     assert threads_of("mpi", "Worker", workers, cores=8, slotsPerWorker=2) == "2"
     assert threads_of("pytorch", "Worker", {"Worker": 1}, cores=8, nprocPerNode="4") == "2"
+
+
+MPI = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: job}
+spec: {runtimeRef: {name: deepspeed-distributed}, trainer: {numNodes: 2, numProcPerNode: 2}}
+"""
+
+
+def test_a_launcher_that_is_a_node_has_its_share() -> None:
+    job = read_text(MPI)
+    framework = find_job_framework(job)
+    everyone = tuple(replica_ids(job, framework))
+    assert [
+        thread_environment(job, framework, replica, members=everyone, cores=8)["OMP_NUM_THREADS"]
+        for replica in everyone
+    ] == ["2", "2"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from danlu.training.train_job.reader import read_train_job
 from tests.jobs.local.support import find_processes_of_job, lines_of, until
 from tests.serving.servers import install_packages
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("open_mpi")]
 
 RANK = """\
 host=$(tr '\\0' '\\n' </proc/$PPID/environ | sed -n 's/^WHO=//p')
@@ -59,7 +59,7 @@ spec:
               command: [/usr/sbin/sshd]
               args: [-De, -f, /home/mpiuser/.sshd_config]
 """
-OPEN_MPI = pytest.mark.needs("mpirun", "ompi_info")
+OPEN_MPI = pytest.mark.needs("ompi_info")
 # Programs that only this implementation has.
 IMPLEMENTATIONS = [
     pytest.param("OpenMPI", "mpirun", marks=OPEN_MPI),

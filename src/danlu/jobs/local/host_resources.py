@@ -61,7 +61,7 @@ def thread_environment(
     if processes < 1:
         return {}
     limit = _cpu_limit(job, framework, replica.type)
-    computing = sum(member.type not in framework.idle_types for member in members)
+    computing = sum(framework.computes(job, member.type) for member in members)
     share = cores / max(computing, 1) if limit is None else min(limit, cores)
     return thread_variables(max(1, int(share / processes)), framework)
 

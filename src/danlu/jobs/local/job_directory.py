@@ -8,8 +8,8 @@
          events.jsonl      the job's events, one :class:`EventRecord` per line
          commands/         the command of the last attempt at each replica
          logs/             output of the replicas (:mod:`.log_files`)
-         files/            the framework's files, the agent with which MPI starts its workers, and
-                           control.sock, the supervisor's control socket
+         files/            the framework's files, the agent with which MPI starts its workers, its
+                           exec.sock, and control.sock, the supervisor's control socket
          sent/             files sent with the job (:mod:`.file_exchange`)
          claims/           the claims that the job creates (``volumeClaimPolicies``)
          results/          values returned or exceptions raised, a directory per replica
@@ -116,6 +116,11 @@ class JobDirectory(SupervisorDirectory):
     def control_socket(self) -> Path:
         """The supervisor's control socket, next to the framework's files, which containers see."""
         return self.files / "control.sock"
+
+    @property
+    def exec_socket(self) -> Path:
+        """The socket of MPI's agent, which takes nothing but ``exec``."""
+        return self.files / "exec.sock"
 
     @property
     def sent_files(self) -> Path:

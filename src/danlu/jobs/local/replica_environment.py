@@ -198,18 +198,22 @@ def write_framework_files(
 def _write_agent(job_dir: JobDirectory, python: str) -> str:
     """Return a script that runs a command in another replica, from a process or a container.
 
-    The agent and the supervisor's socket are in the same directory.
+    The agent and its socket are in the same directory.
     """
-    source = (Path(__file__).parent / "exec_agent.py").read_bytes()
-    write_atomic(job_dir.files / "danlu-exec.py", source, sync=False)
+    for end in ("py", "pl"):
+        source = (Path(__file__).parent / f"exec_agent.{end}").read_bytes()
+        write_atomic(job_dir.files / f"danlu-exec.{end}", source, sync=False)
     return (
         "#!/bin/sh\n"
         'here=$(dirname -- "$0")\n'
         f"for python in '{python}' python3 python; do\n"
         '    if command -v "$python" >/dev/null; then\n'
-        '        exec "$python" -I -S "$here/danlu-exec.py" "$here/control.sock" "$@"\n'
+        '        exec "$python" -I -S "$here/danlu-exec.py" "$here/exec.sock" "$@"\n'
         "    fi\n"
         "done\n"
-        'echo "danlu needs Python to start MPI workers, and found none" >&2\n'
+        "if command -v perl >/dev/null; then\n"
+        '    exec perl "$here/danlu-exec.pl" "$here/exec.sock" "$@"\n'
+        "fi\n"
+        'echo "danlu needs Python or Perl to start MPI workers, and found neither" >&2\n'
         "exit 127\n"
     )

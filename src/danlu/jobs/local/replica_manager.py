@@ -93,6 +93,8 @@ class ReplicaManager:
         self._gpu_meter = GpuMeter()
         self._count = 0
         self._files_written_for: tuple[ReplicaId, ...] | None = None
+        self.has_agent = False
+        """Whether programs of a replica start programs in others."""
 
     # -- the job ----------------------------------------------------------------------------------
 
@@ -122,6 +124,7 @@ class ReplicaManager:
         )
         if running != self._files_written_for:
             files = self._framework.files(self._job, self.topology, running)
+            self.has_agent = any(file.agent for file in files.values())
             write_framework_files(
                 self._job_dir, files, python=self._submission.python or sys.executable
             )

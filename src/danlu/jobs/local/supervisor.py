@@ -135,10 +135,13 @@ class Supervisor:
             self._replicas.update_topology(self._job)
             self._publish_view()
             # Containers see this directory, and their users must not control the job: the socket's
-            # mode keeps them out.
+            # mode keeps them out. MPI's launcher may be any of them.
             self._job_dir.files.mkdir(mode=0o755, exist_ok=True)
             socket = self._job_dir.control_socket
             await group.start(serve_control_socket, socket, self._answer_request)
+            if self._replicas.has_agent:
+                socket = self._job_dir.exec_socket
+                await group.start(serve_control_socket, socket, self._answer_agent, 0o666)
             _notify_ready(ready, SupervisorResponse())
             group.start_soon(self._sample_usage)
             self._group = group
@@ -353,6 +356,12 @@ class Supervisor:
             case _:
                 raise UsageError(f"unknown request: {request.do}")
         return SupervisorResponse()
+
+    async def _answer_agent(self, connection: ControlConnection) -> SupervisorResponse:
+        request = decode_json(connection.request, ControlRequest)
+        if request.do != "exec":
+            raise UsageError(f"the job's programs cannot request: {request.do}")
+        return await self._run_exec(request, connection)
 
     async def _run_exec(
         self, request: ControlRequest, connection: ControlConnection

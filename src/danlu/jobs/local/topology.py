@@ -19,13 +19,17 @@ from danlu.training.types import Job, ReplicaId, Topology
 
 
 class ReplicaLocation(msgspec.Struct, frozen=True):
-    """One replica: its pod's name, its host as other replicas address it, its files."""
+    """One replica: its pod's name, its host as other replicas address it, its files.
+
+    ``aliases`` are the names that its Service has on a cluster.
+    """
 
     name: str
     host: str
     address: str
     port: int
     directory: str
+    aliases: tuple[str, ...] = ()
 
 
 class LocalTopology:
@@ -48,7 +52,11 @@ class LocalTopology:
 
     def hosts(self) -> dict[str, str]:
         """Return the addresses of all replicas by name."""
-        return {location.name: location.address for location in self.locations.values()}
+        return {
+            name: location.address
+            for location in self.locations.values()
+            for name in (location.name, *location.aliases)
+        }
 
     def find_replica(self, name: str) -> ReplicaId | None:
         """Return the replica with this id, address, or pod name (possibly with a domain)."""
@@ -83,12 +91,20 @@ def build_topology(
         name = framework.pod_name(job, id)
         if id in contained:
             address, port = replica_address(number), declared_port(job, id, framework)
-            locations[id] = ReplicaLocation(name, name, address, port, framework.files_directory)
+            directory, aliases = framework.files_directory, _list_aliases(job, framework, name)
+            locations[id] = ReplicaLocation(name, name, address, port, directory, aliases)
         else:
             endpoint = endpoints[str(id)]
             address, port = endpoint.address, endpoint.port
             locations[id] = ReplicaLocation(name, address, address, port, str(job_dir.files))
     return LocalTopology(locations)
+
+
+def _list_aliases(job: Job, framework: Framework, name: str) -> tuple[str, ...]:
+    subdomain = framework.subdomain(job)
+    service, namespace = f"{name}.{subdomain}" if subdomain else name, f"{job.namespace}.svc"
+    ends = ("", f".{job.namespace}", f".{namespace}", f".{namespace}.cluster.local")
+    return tuple(f"{service}{end}" for end in ends if f"{service}{end}" != name)
 
 
 def runs_in_container(submission: Submission, framework: Framework, replica: ReplicaId) -> bool:

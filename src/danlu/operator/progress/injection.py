@@ -13,8 +13,10 @@ from danlu.kube.resources import SECRETS
 from danlu.kube.types import Key, Manifest
 from danlu.operator.progress.credentials import ServerCredentials
 from danlu.operator.types import DecoratorError
+from danlu.training.frameworks.train_job import INITIALIZERS
 from danlu.training.names import REPORTS_ANNOTATION, reports_config_map_name
 from danlu.training.progress import CA_CERT, SERVER_URL, TOKEN, status_path
+from danlu.training.registry import TRAIN_JOB
 from danlu.training.rendering import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE
 from danlu.util.lru import LRUCache
 
@@ -24,10 +26,11 @@ _VOLUME = "danlu-reports"
 _CA_FILE, _TOKEN_FILE = "ca.crt", "token"
 
 
-def requested_reports(annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return which of ``progress`` and ``values`` a job requests."""
+def requested_reports(annotations: Mapping[str, str], api_version: str) -> frozenset[str]:
+    """Return which of ``progress`` and ``values`` a job requests; a TrainJob always the first."""
     words = {word.strip() for word in annotations.get(REPORTS_ANNOTATION, "").split(",")}
-    return frozenset(words & {"progress", "values"})
+    always = {"progress"} if api_version == TRAIN_JOB.api_version else set()
+    return frozenset(words & {"progress", "values"} | always)
 
 
 class ProgressInjector:
@@ -46,8 +49,9 @@ class ProgressInjector:
         Raises :class:`DecoratorError` if a Secret of that name exists and is not the job's.
         """
         metadata = job["metadata"]
-        requested = requested_reports(metadata.get("annotations") or {})
-        if not requested:
+        requested = requested_reports(metadata.get("annotations") or {}, job["apiVersion"])
+        # As in Kubeflow Trainer, progress is that of the nodes.
+        if not requested or pod["metadata"]["labels"].get(REPLICA_TYPE) in INITIALIZERS:
             return pod
         key = Key(pod["metadata"]["namespace"], metadata["name"])
         owner = _controller_owner(pod)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -85,6 +86,21 @@ class ProgressReport:
         history = merge_points(earlier.history, progress.history, MAX_HISTORY_POINTS)
         merged = msgspec.structs.replace(progress, history=history)
         return ProgressReport.from_progress(self.source, merged)
+
+    def to_trainer_status(self) -> dict[str, Any]:
+        """Return the report as the ``trainerStatus`` of a TrainJob."""
+        progress = _decode_progress(self.text)
+        metrics = [
+            {"name": name, "value": str(value)} for name, value in sorted(progress.metrics.items())
+        ]
+        fields = {
+            "progressPercentage": progress.percentage,
+            "estimatedRemainingSeconds": progress.seconds_left,
+            "metrics": metrics,
+            "lastUpdatedTime": progress.updated and progress.updated.replace(microsecond=0),
+        }
+        plain: dict[str, Any] = msgspec.to_builtins(fields)
+        return plain
 
     def supersedes(self, other: ProgressReport) -> bool:
         """Return whether this report replaces one that another process stored."""

@@ -138,5 +138,7 @@ class ReportServer:
     def _find_jobs(self, key: Key) -> Iterable[ReportingJob]:
         for resource, informer in self._jobs.items():
             job = informer.indexer.get(key)
-            if job is not None and requested_reports(job.metadata.annotations):
+            if job is not None and requested_reports(
+                job.metadata.annotations, resource.api_version
+            ):
                 yield ReportingJob(resource, key, job.metadata.uid)

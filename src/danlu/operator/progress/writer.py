@@ -25,6 +25,7 @@ from danlu.training.names import (
     REPORTS_ANNOTATION,
     reports_config_map_name,
 )
+from danlu.training.registry import TRAIN_JOB
 from danlu.util.lru import LRUCache
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class ReportWriter:
 
     def __init__(self, client: Client) -> None:
         self._clock = client.clock
+        self._client = client
         self._config_maps = ReportConfigMaps(client)
         self._group: TaskGroup | None = None
         self._pending: dict[str, ProgressReport] = {}
@@ -148,7 +150,20 @@ class ReportWriter:
                 self._stored.discard(job.uid)
                 continue
             self._stored.put(job.uid, report)
+            await self._publish_status(job, report)
             return
+
+    async def _publish_status(self, job: ReportingJob, report: ProgressReport) -> None:
+        """Write a report to the status of a TrainJob, where its clients read it."""
+        if job.resource.api_version != TRAIN_JOB.api_version:
+            return
+        status = {"trainerStatus": report.to_trainer_status()}
+        # The uid is a precondition: a later job of this name has not reported this.
+        patch = merge_patch({"metadata": {"uid": job.uid}, "status": status})
+        key = job.key
+        await self._client.patch(
+            job.resource, key.name, patch, namespace=key.namespace, subresource="status"
+        )
 
 
 class ReportConfigMaps:

@@ -88,6 +88,7 @@ class TrainJobFramework(Framework):
     port_name = "trainer"
     port = PORT
     env_in_all_containers = False
+    cluster_options = ("network",)
     services = False
     keeps_expired_jobs = True
     deadline_reason = "DeadlineExceeded"
@@ -125,17 +126,9 @@ class TrainJobFramework(Framework):
         """Return the Service that JobSet creates."""
         return str(job.options.get("subdomain") or job.name)
 
-    def mutate_pod(
-        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
-    ) -> PodTemplate:
-        """Return the pod with the name, the labels and the index that JobSet and its Job give it.
-
-        The end of the name, random there, depends on the attempt: the same decision has to give
-        the same name.
-        """
-        host, index = self.pod_name(job, replica), str(replica.index)
-        attempt = f"{job.uid}/{replica}/{job.status.record(replica).attempts}"
-        end = [_LETTERS[byte % len(_LETTERS)] for byte in sha256(attempt.encode()).digest()[:5]]
+    def mark_pod(self, job: Job, replica: ReplicaId, template: PodTemplate) -> PodTemplate:
+        """Return the pod with the labels, annotations and index that JobSet and its Job give it."""
+        index = str(replica.index)
         marks = {
             f"{_JOB_SET}/jobset-name": job.name,
             f"{_JOB_SET}/replicatedjob-name": str(replica.type),
@@ -148,14 +141,25 @@ class TrainJobFramework(Framework):
         template = replace_metadata(
             template,
             {
-                "name": f"{host}-{''.join(end)}",
                 "labels": {**(metadata.get("labels") or {}), **marks, **job_name},
                 "annotations": {**(metadata.get("annotations") or {}), **marks},
             },
         )
-        template = replace_spec(template, {"hostname": host, "subdomain": self.subdomain(job)})
-        variable = {"name": "JOB_COMPLETION_INDEX", "value": index}
-        return change_containers(template, lambda each: append_to(each, "env", variable))
+        return change_containers(template, lambda each: _add_index(each, index))
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Return the pod with the name that JobSet and its Job give it.
+
+        The end of the name, random there, depends on the attempt: the same decision has to give
+        the same name.
+        """
+        host = self.pod_name(job, replica)
+        attempt = f"{job.uid}/{replica}/{job.status.record(replica).attempts}"
+        end = [_LETTERS[byte % len(_LETTERS)] for byte in sha256(attempt.encode()).digest()[:5]]
+        template = replace_metadata(template, {"name": f"{host}-{''.join(end)}"})
+        return replace_spec(template, {"hostname": host, "subdomain": self.subdomain(job)})
 
     def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
         """Return the headless Service of all replicas, and the job's claims."""
@@ -208,6 +212,13 @@ class TrainJobFramework(Framework):
         """Return how many processes torchrun starts; 0 if it counts the GPUs."""
         processes = str(job.options["processes"])
         return int(processes) if processes.isdecimal() else 0
+
+
+def _add_index(container: Mapping[str, Any], index: str) -> Mapping[str, Any]:
+    """Return the container with the index of its pod, unless it has one, as Kubernetes does."""
+    variable = {"name": "JOB_COMPLETION_INDEX", "value": index}
+    declared = [each["name"] for each in container.get("env") or ()]
+    return container if variable["name"] in declared else append_to(container, "env", variable)
 
 
 def _torch_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:

@@ -60,6 +60,14 @@ _TOLERATED_FIELDS = frozenset(
     {"imagePullPolicy", "metadata", "ports", "terminationGracePeriodSeconds"}
 )
 _PROCESSES_FIELD = "nprocPerNode"
+_NAMES_OF_JOB_SET = r"JOB_COMPLETION_INDEX|(?:jobset\.sigs|batch\.kubernetes)\.[\w./-]+"
+#: Options of a TrainJob with what its runtime says about a JobSet.
+_LOST_OF_JOB_SET = {
+    "subdomain": "network.subdomain",
+    "network": "network",
+    "restartStrategy": "failurePolicy.restartStrategy",
+    "jobMetadata": "metadata of the Jobs of replicated jobs",
+}
 
 
 class Conversion(msgspec.Struct, frozen=True):
@@ -269,12 +277,15 @@ def _list_references(
         rf"\b{re.escape(job.name)}-(?:{pods})-\d+|{re.escape(JOB_NAME.partition('/')[0])}/[\w-]+"
     )
     for type in types:
-        text = json.dumps(job.replicas[type].template)
-        for name in sorted(set(re.findall(pattern, text))):
+        for name in _find_mentions(pattern, job.replicas[type].template):
             hint = f"nodes are called {job.name}-node-0-0.{job.name} …, with labels of JobSet"
             yield FieldError(
                 f"spec.{framework.replicas_field}[{type}].template", f"mentions {name}", hint
             )
+
+
+def _find_mentions(pattern: str, template: PodTemplate) -> list[str]:
+    return sorted(set(re.findall(pattern, json.dumps(template))))
 
 
 # -- to v1 ----------------------------------------------------------------------------------------
@@ -357,9 +368,16 @@ def _list_lost_of_runtime(job: Job, framework: Framework, converted: Job) -> Ite
         yield FieldError(
             path, f"envInjection cannot be expressed: {names} would get no PET_ variables"
         )
+    for name, meaning in _LOST_OF_JOB_SET.items():
+        if job.options.get(name):
+            yield FieldError(path, f"{meaning} cannot be expressed: v1 has no JobSet")
     if claims := FRAMEWORK.list_claims(job):
         message = f"volumeClaimPolicies cannot be expressed: {', '.join(claims)} must exist"
         yield FieldError(path, message, "create the PersistentVolumeClaims, or use --claim here")
+    pattern = rf"\b{re.escape(job.name)}-node-0-\d+|{_NAMES_OF_JOB_SET}"
+    for name in _find_mentions(pattern, job.replicas[NODE].template):
+        hint = f"replicas are called {job.name}-TYPE-0 …, with labels of Kubeflow"
+        yield FieldError("spec.trainer", f"mentions {name}", hint)
     if job.job_restart_policy is not None:
         message = f"failurePolicy becomes {RESTART_POLICY_ANNOTATION}, which only danlu reads"
         yield FieldError(path, message)

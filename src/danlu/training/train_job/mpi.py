@@ -36,7 +36,7 @@ class _NamedByJobSet(MpiV2beta1):
 
     def qualified_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name in the job's subdomain."""
-        return f"{self.pod_name(job, replica)}.{job.name}"
+        return f"{self.pod_name(job, replica)}.{FRAMEWORK.subdomain(job)}"
 
 
 _MPI = _NamedByJobSet()
@@ -95,9 +95,13 @@ class MpiTrainJobFramework(TrainJobFramework):
             return command
         return _MPI.adapt_command(_view_as_mpi_job(job), MPI_WORKER, command)
 
+    def computes(self, job: Job, type: ReplicaType) -> bool:
+        """Return whether a replica is a host of processes."""
+        return type == NODE or (type == LAUNCHER and bool(job.options.get("runLauncherAsNode")))
+
     def count_processes(self, job: Job, type: ReplicaType) -> int:
-        """Return the slots of a node."""
-        return int(job.options["processes"]) if type == NODE else 1
+        """Return the slots of a host."""
+        return int(job.options["processes"]) if self.computes(job, type) else 1
 
 
 _MPI_TYPES = {LAUNCHER: MPI_LAUNCHER, NODE: MPI_WORKER}
@@ -135,6 +139,7 @@ def _view_as_mpi_job(job: Job) -> Job:
             "slotsPerWorker": job.options["processes"],
             "runLauncherAsWorker": job.options.get("runLauncherAsNode"),
             "mpiImplementation": OPEN_MPI,
+            "subdomain": job.options.get("subdomain"),
         },
     )
 

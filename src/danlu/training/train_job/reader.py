@@ -30,7 +30,7 @@ from danlu.training.frameworks.train_job import (
     find_policy,
 )
 from danlu.training.manifest import drop_empty
-from danlu.training.pod_template import change_templates, find_main_container
+from danlu.training.pod_template import change_templates
 from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
 from danlu.training.train_job.runtimes import (
@@ -40,6 +40,7 @@ from danlu.training.train_job.runtimes import (
     bundled_runtime,
 )
 from danlu.training.train_job.schema import (
+    NO_DATA_CACHE,
     RUNTIME_KINDS,
     check_runtime,
     check_train_job,
@@ -67,6 +68,8 @@ _BACKOFF_LIMIT = 6
 _TORCHTUNE = ["tune", "run"]
 #: The volume of the initializers, and the variable with the address of their data.
 _INITIALIZER_VOLUME, _STORAGE_URI = "initializer", "STORAGE_URI"
+#: The variable that only the initializer of the data cache has (``pkg/initializers/dataset``).
+_CACHE_IMAGE = "CACHE_IMAGE"
 _INITIALIZER_FIELDS = {"dataset": DATASET_INITIALIZER, "model": MODEL_INITIALIZER}
 
 
@@ -154,6 +157,7 @@ def _check_runtime_rules(spec: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"{path}.name", f"duplicate replicated job {name}")
         yield from _check_dependencies(job, names[:index], path)
         yield from _check_ancestor(job, path)
+        yield from _check_data_cache(job, path)
         limit = job["template"]["spec"].get("backoffLimit")
         limit = _BACKOFF_LIMIT if limit is None else limit
         if limit and _max_restarts(spec["template"]["spec"]):
@@ -210,6 +214,16 @@ def _check_ancestor(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if all(container["name"] != expected for container in containers):
         message = f"must have a container called '{expected}', because of its label {step}"
         yield FieldError(f"{path}.template.spec.template.spec.containers", message)
+
+
+def _check_data_cache(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Refuse the data cache, whose initializer creates its nodes through a cluster's API."""
+    containers = job["template"]["spec"]["template"]["spec"]["containers"]
+    for number, container in enumerate(containers):
+        for index, variable in enumerate(container.get("env") or ()):
+            if variable["name"] == _CACHE_IMAGE:
+                place = f"{path}.template.spec.template.spec.containers[{number}].env[{index}]"
+                yield FieldError(place, NO_DATA_CACHE, "use a runtime without it")
 
 
 def _check_job_rules(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -361,7 +375,7 @@ def _build_job(
             "processes": count_processes(
                 find_policy(policy),
                 trainer.get("numProcPerNode") or _find_runtime_processes(mpi),
-                _node_resources(trainer, nodes),
+                _node_resources(trainer, jobs),
             ),
             # Without a step called trainer, Trainer's plug-ins find no container to set variables.
             "hasTrainer": spec.get("trainer") is not None and nodes is not None,
@@ -375,12 +389,36 @@ def _build_job(
                     },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
                     POLICIES_FIELD: [*claims],
-                    "subdomain": (template.get("network") or {}).get("subdomain"),
+                    **_read_rest(template),
                 }
             ),
         },
     )
     return change_templates(job, lambda template: add_claim_volumes(template, claims, name))
+
+
+def _read_rest(job_set: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what else a JobSet says: its names, and what has no effect on this machine."""
+    network = job_set.get("network") or {}
+    metadata = {
+        job["name"]: _drop_ancestor(job["template"].get("metadata") or {})
+        for job in job_set["replicatedJobs"]
+    }
+    return {
+        "subdomain": network.get("subdomain"),
+        "network": {name: value for name, value in network.items() if value is False},
+        "restartStrategy": (job_set.get("failurePolicy") or {}).get("restartStrategy"),
+        "jobMetadata": drop_empty(metadata),
+    }
+
+
+def _drop_ancestor(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {
+        name: value
+        for name, value in (metadata.get("labels") or {}).items()
+        if name != ANCESTOR_LABEL
+    }
+    return drop_empty({**metadata, "labels": labels})
 
 
 def _build_replicas(
@@ -473,12 +511,16 @@ def _join_fields(container: Mapping[str, Any], fields: Mapping[str, Any]) -> dic
     return joined
 
 
-def _node_resources(trainer: Mapping[str, Any], nodes: Mapping[str, Any] | None) -> Any:
-    """Return the resources of the TrainJob, else those of its runtime's nodes."""
-    if trainer.get("resourcesPerNode") is not None or nodes is None:
-        return trainer.get("resourcesPerNode")
-    pod = nodes["template"]["spec"]["template"]
-    return find_main_container(pod, FRAMEWORK.container).get("resources")
+def _node_resources(trainer: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the resources of the TrainJob, else the first of its runtime's nodes or launcher."""
+    if trainer.get("resourcesPerNode") is not None:
+        return trainer["resourcesPerNode"]
+    for job in jobs:
+        if job["name"] == NODE or _find_step(job) == "trainer":
+            for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+                if container["name"] == FRAMEWORK.container and container.get("resources"):
+                    return container["resources"]
+    return None
 
 
 def count_processes(

@@ -44,6 +44,9 @@ API_VERSION = FRAMEWORK.api_version
 RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
 MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
 
+NO_DATA_CACHE = "Kubeflow's data cache runs on a cluster only"
+
+_DOMAIN_PATH = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/\S+")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 
 
@@ -62,7 +65,13 @@ def _check_uri(path: str, value: Any) -> Iterator[FieldError]:
     if isinstance(value, str) and value and not _URI.fullmatch(value):
         yield FieldError(path, f"invalid URI '{value}'", "write scheme://…, or leave it out")
     if isinstance(value, str) and value.startswith("cache://"):
-        yield FieldError(path, "Kubeflow's data cache runs on a cluster only", "use hf:// or s3://")
+        yield FieldError(path, NO_DATA_CACHE, "use hf:// or s3://")
+
+
+def _check_domain_path(path: str, value: Any) -> Iterator[FieldError]:
+    yield from check_text(path, value)
+    if isinstance(value, str) and not _DOMAIN_PATH.fullmatch(value):
+        yield FieldError(path, "must be a domain-prefixed path", "such as acme.io/foo")
 
 
 _LABELS = record_check({"labels": TEXT_MAP, "annotations": TEXT_MAP})
@@ -119,7 +128,7 @@ _JOB_PATCH = record_check(
 )
 _RUNTIME_PATCH = record_check(
     {
-        "manager": check_text,
+        "manager": _check_domain_path,
         "time": check_text,
         "trainingRuntimeSpec": record_check(
             {"template": _template_patch(record_check({"replicatedJobs": list_check(_JOB_PATCH)}))}

@@ -44,12 +44,19 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
         rules["numProcPerNode"] = processes
     template = {
         "replicatedJobs": [
-            _replicated_job(type, spec, job.run_policy.backoff_limit, trained)
-            for type, spec in job.replicas.items()
+            _replicated_job(job, type, spec, trained) for type, spec in job.replicas.items()
         ],
         "successPolicy": job.options["successPolicy"],
-        "failurePolicy": {"maxRestarts": restarts.max_restarts} if restarts else None,
-        "network": drop_empty({"subdomain": job.options.get("subdomain")}),
+        "network": {
+            **job.options.get("network", {}),
+            **drop_empty({"subdomain": job.options.get("subdomain")}),
+        },
+        "failurePolicy": drop_empty(
+            {
+                "maxRestarts": restarts.max_restarts if restarts else None,
+                "restartStrategy": job.options.get("restartStrategy"),
+            }
+        ),
         "ttlSecondsAfterFinished": job.run_policy.ttl_seconds_after_finished,
         POLICIES_FIELD: policies,
     }
@@ -104,15 +111,16 @@ def _find_trainer_step(job: Job) -> ReplicaType:
 
 
 def _replicated_job(
-    type: ReplicaType, spec: ReplicaSpec, backoff_limit: int | None, trained: ReplicaType
+    job: Job, type: ReplicaType, spec: ReplicaSpec, trained: ReplicaType
 ) -> dict[str, Any]:
     step = {trained: "trainer"}.get(type) or (str(type) if type in INITIALIZERS else None)
     inner = {
         "parallelism": spec.replicas if spec.replicas != 1 and type != trained else None,
-        "backoffLimit": backoff_limit,
+        "backoffLimit": job.run_policy.backoff_limit,
         "template": spec.template,
     }
-    metadata = {"metadata": {"labels": {ANCESTOR_LABEL: step}}} if step else {}
-    template = {**metadata, "spec": drop_empty(inner)}
+    metadata = dict(job.options.get("jobMetadata", {}).get(type, {}))
+    metadata["labels"] = {**metadata.get("labels", {}), **({ANCESTOR_LABEL: step} if step else {})}
+    template = {**drop_empty({"metadata": drop_empty(metadata)}), "spec": drop_empty(inner)}
     depends_on = [{"name": str(each.type), "status": each.status} for each in spec.depends_on]
     return {"name": str(type), **drop_empty({"dependsOn": depends_on}), "template": template}

@@ -66,6 +66,10 @@ class MpiBase(Framework):
     def render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
         """Return the script that lists the running workers, for Horovod's elastic mode."""
 
+    def computes(self, job: Job, type: ReplicaType) -> bool:
+        """Return whether processes run in the replicas of a type."""
+        return type == WORKER or self.launcher_computes(job)
+
     def render_agent(self, job: Job) -> str:
         """Return the remote agent on a cluster; empty without one."""
         return ""
@@ -99,8 +103,8 @@ class MpiBase(Framework):
         return ("mpirun", "-np", str(slots_per_worker(job) * hosts), *command)
 
     def count_processes(self, job: Job, type: ReplicaType) -> int:
-        """Return the slots of a worker."""
-        return slots_per_worker(job) if type == WORKER else 1
+        """Return the slots of a host."""
+        return slots_per_worker(job) if self.computes(job, type) else 1
 
 
 def slots_per_worker(job: Job) -> int:

@@ -161,9 +161,13 @@ class MpiV2beta1(MpiBase):
             names.insert(0, self.qualified_name(job, ReplicaId(LAUNCHER, 0)))
         return "#!/bin/sh\n" + "".join(f"echo {name}\n" for name in names)
 
+    def subdomain(self, job: Job) -> str:
+        """Return the Service of the launcher and the workers."""
+        return job.name
+
     def qualified_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name of a replica in the host file."""
-        return f"{self.pod_name(job, replica)}.{job.name}.{job.namespace}.svc"
+        return f"{self.pod_name(job, replica)}.{self.subdomain(job)}.{job.namespace}.svc"
 
 
 def _find_implementation(job: Job) -> str:

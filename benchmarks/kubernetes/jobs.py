@@ -23,7 +23,7 @@ from danlu.kube.resources import (
 from danlu.kube.types import Manifest, Object
 from danlu.kube.watch import ListOptions
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import list_frameworks
+from danlu.training.registry import list_kinds
 
 __all__ = ["SPACE", "JobLatencies", "count", "following", "install", "manifest", "submit", "until"]
 
@@ -108,7 +108,7 @@ async def following(client: Client, *, pods: bool = False) -> AsyncIterator[JobL
 async def install(client: Client) -> None:
     """Create the namespace and the CRDs, and wait until these are established."""
     await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
-    made = custom_resource_definitions(tuple(list_frameworks()))
+    made = custom_resource_definitions(list_kinds())
     for crd in made:
         await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
 

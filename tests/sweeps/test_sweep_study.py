@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -54,6 +55,29 @@ def test_study_gets_every_value_and_agrees_on_the_best() -> None:
     assert report.best.value == study.best_value
     assert float(report.best.point["lr"]) == pytest.approx(study.best_params["lr"])
     assert report.best.point["optimizer"] == study.best_params["optimizer"]
+
+
+def test_a_study_in_a_storage_is_continued_and_read_by_optuna(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    for _ in range(2):
+        study = create_study("min", seed=1, storage=storage, name="hunt")
+        report = run(study, ScriptedJobs(loss), "lr=0.1:0.8:0.1", total=3)
+    stored = optuna.load_study(study_name="hunt", storage=storage)
+    assert len(stored.trials) == 6
+    last = stored.trials[3:]
+    assert {trial.user_attrs["job"] for trial in last} == {trial.name for trial in report.trials}
+    assert sorted(trial.values[0] for trial in last) == sorted(
+        trial.value for trial in report.trials if trial.value is not None
+    )
+    with pytest.raises(UsageError, match=r"study hunt in sqlite.* has the goal min, not max"):
+        create_study("max", storage=storage, name="hunt")
+
+
+@pytest.mark.parametrize("storage", ["trials.db", "unknown://host/x", "sqlite:////missing/x.db"])
+def test_a_storage_that_cannot_be_used_is_refused(storage: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot use the storage {storage}: ") as error:
+        create_study("min", storage=storage, name="hunt")
+    assert "\n" not in error.value.message
 
 
 def test_study_improves_on_its_first_trials() -> None:

@@ -73,7 +73,7 @@ def run_sweep_cell(
 
     Raises :class:`CellFailed` if a job failed, or if no job reported the metric.
     """
-    points = create_point_source(sweep)
+    points = create_point_source(sweep, name=options.name)
     # A cell is run again and again: replace the finished jobs of a sweep with the same name.
     sweep = replace(sweep, replace=bool(options.name))
     report, result = run_sweep(sweep, points, options, context, files=files)

@@ -54,6 +54,7 @@ class CellOptions(JobOptions, frozen=True, kw_only=True):
     pattern: str = ""
     parallel: int | None = None
     trials: int | None = None
+    storage: str = ""
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -400,7 +400,13 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
         field="pattern",
     ),
     JobOption("trials", "N", "Let Optuna choose N points (requires optuna).", ("20",), minimum=1),
+    JobOption(
+        "storage",
+        "URL",
+        "Optuna storage that keeps the study, for optuna-dashboard [default: memory].",
+        ("sqlite:///trials.db",),
+    ),
 )
 
 #: Fields that only make sense with ``sweep``.
-SWEEP_FIELDS = ("parallel", "metric", "goal", "pattern", "trials")
+SWEEP_FIELDS = ("parallel", "metric", "goal", "pattern", "trials", "storage")

@@ -172,9 +172,9 @@ def _prepare_remote(
     job = submission.job
     if job.api_version != API_VERSION:
         raise UsageError(
-            f"{job.kind} {job.api_version} can only be run on this machine: on a cluster, danlu's"
-            f" operator serves {API_VERSION}",
-            hint="create it with kubectl where its own operator is installed",
+            f"{job.kind} {job.api_version} can only be run on this machine: on a cluster, danlu"
+            f" submits {API_VERSION}",
+            hint="create it with kubectl where an operator of that kind is installed",
         )
     images: dict[str, ContainerImage] = {}
     if target is not None:

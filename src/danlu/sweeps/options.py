@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from danlu.errors import UsageError
 from danlu.jobs.backends import is_remote, remove_finished_job
 from danlu.jobs.types import JobBackend, Submission
 from danlu.sweeps.jobs import build_trial_submission, max_parallel_jobs
@@ -28,13 +29,15 @@ class SweepOptions(msgspec.Struct, frozen=True):
     """What to sweep, and how to compare jobs.
 
     ``parallel`` None means as many jobs as fit on this machine, ``trials`` None the full grid.
-    ``replace`` deletes finished jobs of the same names first.
+    ``storage`` is where Optuna keeps the study, by default in memory. ``replace`` deletes finished
+    jobs of the same names first.
     """
 
     axes: tuple[SweepAxis, ...]
     measure: SweepObjective
     parallel: int | None = None
     trials: int | None = None
+    storage: str = ""
     replace: bool = False
 
 
@@ -46,6 +49,7 @@ def parse_sweep_options(
     pattern: str = "",
     parallel: int | None = None,
     trials: int | None = None,
+    storage: str = "",
     replace: bool = False,
 ) -> SweepOptions:
     """Return a sweep over ``NAME=VALUES``.
@@ -53,11 +57,15 @@ def parse_sweep_options(
     Raises :class:`UsageError` for invalid values and duplicate names, and without ``trials`` for
     continuous ranges and grids with too many points.
     """
+    if storage and trials is None:
+        raise UsageError(
+            "--storage is only valid with --trials: a grid has no study", hint="add --trials 20"
+        )
     axes = parse_axes(sweep)
     if trials is None:
         build_grid(axes)
     objective = parse_objective(metric, goal or "min", pattern)
-    return SweepOptions(axes, objective, parallel, trials, replace)
+    return SweepOptions(axes, objective, parallel, trials, storage, replace)
 
 
 def apply_target_defaults(options: SweepOptions, on: str) -> SweepOptions:
@@ -67,11 +75,17 @@ def apply_target_defaults(options: SweepOptions, on: str) -> SweepOptions:
     return msgspec.structs.replace(options, parallel=_MAX_REMOTE_TRIALS)
 
 
-def create_point_source(options: SweepOptions, study: OptunaStudy | None = None) -> PointSource:
-    """Return the points to try: with ``trials`` those of a study (by default a new one)."""
+def create_point_source(
+    options: SweepOptions, study: OptunaStudy | None = None, *, name: str = ""
+) -> PointSource:
+    """Return the points to try: with ``trials`` those of a study, by default one called ``name``.
+
+    Raises what :func:`~danlu.sweeps.study.create_study` does.
+    """
     if options.trials is None:
         return GridSearch(build_grid(options.axes))
-    chosen = create_study(options.measure.goal) if study is None else study
+    goal, storage = options.measure.goal, options.storage
+    chosen = create_study(goal, storage=storage, name=name) if study is None else study
     return StudySearch(chosen, options.axes, total=options.trials)
 
 

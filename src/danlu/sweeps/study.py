@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     OptunaStudy: TypeAlias = optuna.Study
 
 
-def create_study(goal: Goal, *, seed: int | None = None) -> optuna.Study:
-    """Create a study in memory without a pruner.
+def create_study(
+    goal: Goal, *, seed: int | None = None, storage: str = "", name: str = ""
+) -> optuna.Study:
+    """Create a study without a pruner, in memory or under ``name`` in a storage of Optuna.
 
-    Raises :class:`MachineError` if Optuna is not installed.
+    A study of that name is continued. ``storage`` is a URL (``sqlite:///trials.db``). Raises
+    :class:`MachineError` if Optuna is not installed, and :class:`UsageError` for a storage that
+    cannot be used, or a study with another goal.
     """
     # Optuna is an optional dependency, and takes seconds to import.
     try:
@@ -31,11 +35,29 @@ def create_study(goal: Goal, *, seed: int | None = None) -> optuna.Study:
         raise MachineError("Optuna is not installed", hint=hint) from error
     # Its log lines on stderr would disturb the live table.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(
-        direction="minimize" if goal == "min" else "maximize",
-        sampler=optuna.samplers.TPESampler(seed=seed),
-        pruner=optuna.pruners.NopPruner(),
-    )
+    try:
+        study = optuna.create_study(
+            storage=storage or None,
+            study_name=name or None,
+            direction="minimize" if goal == "min" else "maximize",
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+    # Whatever SQLAlchemy, a driver of a database, or their absence raises.
+    except Exception as error:
+        if not storage:
+            raise
+        first_line = str(error).partition("\n")[0]
+        hint = "it is a URL: --storage sqlite:///trials.db"
+        raise UsageError(f"cannot use the storage {storage}: {first_line}", hint=hint) from error
+    # Optuna ignores the direction for a study that exists.
+    if study_goal(study) != goal:
+        raise UsageError(
+            f"study {name} in {storage} has the goal {study_goal(study)}, not {goal}",
+            hint=f"pass --goal {study_goal(study)}, or another --name",
+        )
+    return study
 
 
 def study_goal(study: optuna.Study) -> Goal:
@@ -72,6 +94,7 @@ class _SuggestedPoint:
         from optuna.trial import TrialState
 
         def tell_study() -> None:
+            self._trial.set_user_attr("job", trial.name)
             if trial.state == "Pruned":
                 self._study.tell(self._trial, state=TrialState.PRUNED)
             elif trial.is_comparable:

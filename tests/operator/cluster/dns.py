@@ -41,8 +41,13 @@ def _render_answer(question: bytes, addresses: list[str] | None) -> bytes:
 
 
 @contextmanager
-def serve_names(address: str, lookup: Callable[[str, str], list[str] | None]) -> Iterator[None]:
-    """Answer at ``address``, port 53; ``lookup`` gives addresses by Service and namespace."""
+def serve_names(
+    address: str, lookup: Callable[[str, str, str], list[str] | None]
+) -> Iterator[None]:
+    """Answer at ``address``, port 53.
+
+    ``lookup`` gives addresses by Service, namespace, and host name of a pod if it is asked for.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((address, 53))
         server.settimeout(0.2)
@@ -55,8 +60,8 @@ def serve_names(address: str, lookup: Callable[[str, str], list[str] | None]) ->
                 except TimeoutError:
                     continue
                 name = _parse_question(question)[0].removesuffix(f".svc.{_DOMAIN}")
-                parts = name.split(".")
-                addresses = lookup(*parts) if len(parts) == 2 else None
+                host, *place = ["", *name.split(".")] if name.count(".") == 1 else name.split(".")
+                addresses = lookup(place[0], place[1], host) if len(place) == 2 else None
                 server.sendto(_render_answer(question, addresses), sender)
 
         thread = threading.Thread(target=work, daemon=True)

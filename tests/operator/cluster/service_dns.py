@@ -62,13 +62,15 @@ class _ServiceTable:
         self._stack = stack
         self._served = {node.server}
 
-    def lookup(self, name: str, namespace: str) -> list[str] | None:
-        """Return the addresses of a Service; None if it does not exist or has no pod."""
+    def lookup(self, name: str, namespace: str, host: str = "") -> list[str] | None:
+        """Return the addresses of a Service, or of its pod with a host name; None without any."""
         try:
             result = self._get_json(f"/api/v1/namespaces/{namespace}/services/{name}")
             address = result["spec"].get("clusterIP", "None")
             if address == "None":
-                return self._list_addresses(name, namespace) or None
+                return self._list_addresses(name, namespace, host) or None
+            if host:
+                return None
             if address not in self._served:
                 self._serve_service(result, address)
         except urllib.error.URLError:
@@ -100,11 +102,11 @@ class _ServiceTable:
             raise ConnectionRefusedError(f"no pod of {name} is ready")
         return random.choice(results)
 
-    def _list_addresses(self, name: str, namespace: str) -> list[str]:
+    def _list_addresses(self, name: str, namespace: str, host: str) -> list[str]:
         return [
-            endpoint
+            address
             for part in self._list_slices(name, namespace)
-            for endpoint in _ready_addresses(part)
+            for address in _ready_addresses(part, host)
         ]
 
     def _list_slices(self, name: str, namespace: str) -> list[dict[str, Any]]:
@@ -120,11 +122,11 @@ class _ServiceTable:
             return json.load(answer)
 
 
-def _ready_addresses(part: dict[str, Any]) -> list[str]:
+def _ready_addresses(part: dict[str, Any], host: str = "") -> list[str]:
     ready = [
         endpoint
         for endpoint in part["endpoints"] or ()
-        if endpoint["conditions"].get("ready", True)
+        if endpoint["conditions"].get("ready", True) and host in ("", endpoint.get("hostname"))
     ]
     return [address for endpoint in ready for address in endpoint["addresses"]]
 

@@ -17,9 +17,14 @@ import pytest
 import danlu as api
 from danlu.kube.client import Client
 from danlu.kube.resources import PODS
+from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
+from danlu.operator.installation import list_runtimes
+from danlu.operator.types import job_resource, runtime_resource
+from danlu.training.registry import TRAIN_JOB
 from danlu.training.rendering import JOB_NAME
 from tests.conftest import ROOT, Danlu, program_in
+from tests.kube.objects import eventually
 from tests.operator.cluster.conftest import RunningCluster
 from tests.operator.cluster.images import push_image
 from tests.operator.cluster.operator_process import install, run_operator
@@ -107,6 +112,42 @@ async def test_a_script_trains_on_two_pods_and_its_logs_arrive(
     assert json.loads(output.stdout)["state"] == "Succeeded"
     again = await run(lambda: there("jobs", "logs", "trained", *ON, cwd=project))
     assert sorted(again.stdout.splitlines()) == sorted(result.stdout.splitlines())
+
+
+async def test_the_nodes_of_a_train_job_find_the_first_one_by_its_host_name(
+    operator: None, cluster: RunningCluster, client: Client, project: Path, danlu: Danlu
+) -> None:
+    with (project / "build.envd").open("a") as build:
+        build.write('    io.copy("train.py", "/workspace/")\n')
+    name = f"{cluster.registry}/team/train-job"
+    image = await run(lambda: push_image(project, name, danlu))
+    runtimes = runtime_resource("ClusterTrainingRuntime")
+    for runtime in list_runtimes():
+        await client.create_or_patch(runtimes, dict(runtime))
+    train_jobs = job_resource(TRAIN_JOB).with_model(Manifest)
+    trainer = {"image": image, "numNodes": 2, "command": ["torchrun", "/workspace/train.py"]}
+    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
+    metadata = {"name": "digits", "namespace": "default"}
+    await client.create(train_jobs, train_jobs.to_manifest({"metadata": metadata, "spec": spec}))
+
+    async def has_ended() -> bool:
+        job = await client.get(train_jobs, "digits", namespace="default")
+        conditions = (job.get("status") or {}).get("conditions") or ()
+        assert all(condition["type"] == "Complete" for condition in conditions), conditions
+        return bool(conditions)
+
+    await eventually(has_ended, seconds=240)
+    pods = await client.list(PODS, ListOptions("default", labels=f"{JOB_NAME}=digits"))
+    names = [pod["metadata"]["name"] for pod in pods.items]
+    assert len(names) == 2
+    lines = [
+        line.data.decode()
+        for name in names
+        async for line in client.read_log(name, namespace="default")
+    ]
+    found = RESULT.search("\n".join(lines))
+    assert found, lines
+    assert found[1] == "2"
 
 
 async def test_a_function_gives_the_value_of_its_ranks(

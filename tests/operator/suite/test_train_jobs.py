@@ -324,6 +324,37 @@ async def test_a_runtime_that_is_edited_does_not_touch_a_running_job(
     assert "job-runtime-snapshot" in await site.names(CONFIG_MAPS)
 
 
+async def test_a_job_that_kubeflow_trainer_has_ended_stays_ended(site: OperatorNamespace) -> None:
+    await create_runtime(site)
+    await submit(site)
+    condition = {
+        "type": "Complete",
+        "status": "True",
+        "reason": "AllJobsCompleted",
+        "message": "jobset completed successfully",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    change = merge_patch({"status": {"conditions": [condition]}})
+    await site.client.patch(jobs(KIND), "job", change, namespace=site.space, subresource="status")
+    async with site.operator_runs():
+        await site.submit("PyTorchJob", "other", Worker=1)
+        await site.wait_for_pods("other-worker-0")
+        await site.pass_time(1)
+        assert await site.pods() == ["other-worker-0"]
+    assert (await site.status(KIND))["conditions"] == [condition]
+
+
+async def test_only_the_pods_of_a_job_expire(site: OperatorNamespace, operator: Manager) -> None:
+    await create_runtime(site, RUNTIME + "    ttlSecondsAfterFinished: 2\n")
+    await submit(site, trainer={"numNodes": 1})
+    await wait_for_hosts(site, "job-node-0-0")
+    await site.end()
+    await wait_for_condition(site, "Complete", "AllJobsCompleted")
+    await site.pass_time(3)
+    await wait_for_hosts(site)
+    assert "Complete" in conditions(await site.status(KIND))
+
+
 async def test_a_job_of_another_manager_is_ignored(
     site: OperatorNamespace, operator: Manager
 ) -> None:

@@ -77,7 +77,7 @@ class _ForegroundSweep:
         self._options = options
         self._on_change = on_change
         self._info = info
-        self._points = create_point_source(options)
+        self._points = create_point_source(options, name=submission.job.name)
         self._errors: list[DanluError] = []
 
     async def run(self, backend: JobBackend) -> int:

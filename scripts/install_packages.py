@@ -1,5 +1,7 @@
 """Install the packages of ``constraints.txt`` for the Python that runs this, with uv.
 
+``install_packages.py FILE PREFIX`` installs those of FILE in the virtual environment PREFIX.
+
 uv needs seconds where pip needs a minute, and reads no configuration of pip, so it is started as
 danlu starts it: with the indexes, certificates and restrictions that pip has on this machine. That
 needs the packages in ``BOOTSTRAP``, which pip installs first. Exits with uv's code, and with its
@@ -27,7 +29,7 @@ def bootstrap_lines() -> str:
     return "".join(entry for entry in entries if entry.partition("==")[0] in BOOTSTRAP)
 
 
-def install() -> int:
+def install(file: Path = CONSTRAINTS, prefix: Path = Path(sys.prefix)) -> int:
     """Run uv; return its exit code."""
     sys.path.insert(0, str(ROOT / "src"))
     import anyio
@@ -36,7 +38,8 @@ def install() -> int:
 
     with tempfile.TemporaryDirectory(dir=sys.prefix) as cache:
         command = Uv(Path(cache), ROOT).prepare(
-            ("pip", "install"), ["--no-deps", "--require-hashes", "-r", str(CONSTRAINTS)]
+            ("pip", "install"),
+            ["--no-deps", "--require-hashes", "--prefix", str(prefix), "-r", str(file)],
         )
         code, _, messages = anyio.run(command.run)
     if code:
@@ -48,4 +51,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--bootstrap"]:
         print(bootstrap_lines())
     else:
-        sys.exit(install())
+        sys.exit(install(*map(Path, sys.argv[1:])))

@@ -8,11 +8,10 @@ venv=.venv-docs
 stamp=$venv/.constraints
 if ! cmp -s constraints-docs.txt $stamp; then
     echo "docs: creating $venv (constraints-docs.txt)"
-    python3 -m venv --clear $venv
-    $venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes \
-        --only-binary :all: --no-deps -r constraints-docs.txt
+    python3 -m venv --clear --without-pip $venv
+    .venv/bin/python scripts/install_packages.py constraints-docs.txt $venv
     cp constraints-docs.txt $stamp
 fi
 # Material announces the next MkDocs on every run.
-NO_MKDOCS_2_WARNING=1 $venv/bin/mkdocs build --strict --clean
+NO_MKDOCS_2_WARNING=1 $venv/bin/python -m mkdocs build --strict --clean
 echo "docs: build/site/index.html"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from danlu.engine.settings import Settings
 from danlu.lang import starlark, subprocess_eval
+from danlu.sources.pypi.uv import Uv, UvCommand, find_uv
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from tests.programs import has_program, lacking
@@ -50,6 +52,26 @@ def fork_evaluations() -> Iterator[None]:
     assert starlark  # loaded once here, not in each child
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess_eval, "has_one_thread", lambda: True)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def share_interpreter_facts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let each cache of uv begin with what uv finds out about this Python by starting it."""
+    shared = tmp_path_factory.mktemp("uv")
+    command = [str(find_uv()), "pip", "freeze", "-q", "--python", sys.executable, "--no-config"]
+    subprocess.run([*command, "--cache-dir", str(shared)], check=True, capture_output=True)
+    prepare = Uv.prepare
+
+    def prepare_with_facts(uv: Uv, *arguments: Any, **options: Any) -> UvCommand:
+        uv.cache.mkdir(parents=True, exist_ok=True)
+        for facts in shared.glob("interpreter-*"):
+            with suppress(FileExistsError):
+                (uv.cache / facts.name).symlink_to(facts)
+        return prepare(uv, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Uv, "prepare", prepare_with_facts)
         yield
 
 

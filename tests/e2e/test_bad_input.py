@@ -64,7 +64,8 @@ def test_a_wheel_for_another_platform(project: Project) -> None:
     assert name in run_refused_command(project, code=2)
 
 
-def test_an_unreachable_index(project: Project) -> None:
+def test_an_unreachable_index(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     project.write(
         'config.pip_index(url="http://127.0.0.1:9/simple")',
         'install.python_packages(name=["danlu-no-such-package-ever"])',
@@ -179,8 +180,6 @@ def test_a_build_file_that_takes_all_memory_ends(project: Project) -> None:
 
 
 def test_an_include_cannot_read_files(project: Project, tmp_path: Path) -> None:
-    import subprocess
-
     library = tmp_path / "lib"
     library.mkdir()
     (library / "build.envd").write_text('load("/etc/passwd", "x")\n')

@@ -99,7 +99,13 @@ def test_concurrent_builds_share_a_store(project: Project, own_home: Path) -> No
 
 
 def test_an_interrupt_ends_every_child_with_exit_code_130(project: Project, own_home: Path) -> None:
-    project.write('run(["echo ready-$((6 * 7)); sleep 1000"])')
+    project.write()
+    project("build", "-t", "interrupted:1")
+    project("image", "save", "interrupted:1", "-o", "base.tar")
+    finish(start(project, own_home, "image", "load", "base.tar"))
+    (project.directory / "danlu.lock").unlink()
+    line = 'run(["echo ready-$((6 * 7)); sleep 1000"])'
+    project.write(line, base='    base(image="interrupted:1")\n')
     process = start(project, own_home, "build", "--progress", "plain")
     assert process.stderr is not None
     for line in process.stderr:

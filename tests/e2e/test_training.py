@@ -121,6 +121,31 @@ def test_launchers_find_the_workers_in_both_lists(danlu: Danlu, tmp_path: Path) 
 
 
 @pytest.mark.xdist_group("pytorch")
+def test_an_example_of_kubeflow_trainer_runs_with_another_image(
+    danlu: Danlu, tmp_path: Path
+) -> None:
+    """examples/yaml/02-runtime-patches.yaml of kubeflow/trainer 8c0f5059bd51."""
+    directory = copy_example("pytorch", tmp_path)
+    danlu("build", "-t", "registry.example/danlu/pytorch:1", cwd=directory)
+    example = ROOT / "tests/training/examples/trainer/02-runtime-patches.yaml"
+    image = ("--image", "registry.example/danlu/pytorch:1")
+    output = danlu("train", "--replace", "-f", str(example), *image, cwd=directory).stdout
+    lines = r"node-(\d) │ ((?:LOCAL_)?RANK: \d|WORLD_SIZE: \d|CUSTOM_VAR: .*)"
+    found = sorted(re.findall(lines, output))
+    assert found == sorted(
+        (str(node), line)
+        for node in (0, 1)
+        for local in (0, 1)
+        for line in (
+            f"RANK: {2 * node + local}",
+            f"LOCAL_RANK: {local}",
+            "WORLD_SIZE: 4",
+            "CUSTOM_VAR: custom-value",
+        )
+    )
+
+
+@pytest.mark.xdist_group("pytorch")
 def test_converted_jobs_train_through_torchrun(danlu: Danlu, tmp_path: Path) -> None:
     directory = copy_example("pytorch", tmp_path)
     danlu("build", "-t", "registry.example/danlu/pytorch:1", cwd=directory)

@@ -102,6 +102,8 @@ def serve_hub(hub: FakeHub, host: str = "127.0.0.1") -> Iterator[FakeHub]:
 
     server = http.server.ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
+    # A client that was stopped has closed its connection.
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
     hub.url = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -239,6 +239,28 @@ def test_an_initializer_that_is_stopped_leaves_no_file_with_half_of_its_content(
     assert from_hub.load("dataset", "hf://team/data") == {"big.bin": 64 << 20}
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[None]:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", volume], check=True)
+    yield
+    subprocess.run(["umount", volume], check=True)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_the_reason(
+    from_hub: Initializer, hub: FakeHub, from_s3: Initializer
+) -> None:
+    hub.repositories = {"datasets/team/data": {"big": bytes(3 << 20)}}
+    assert from_hub.load("dataset", "hf://team/data") is None
+    assert "No space left on device" in from_hub.read_error()
+    assert from_s3.load("model", "s3://team/big") is None
+    assert "No space left on device" in from_s3.read_error()
+    assert from_s3.list_files("model") == from_hub.list_files("dataset") == {}
+
+
 # -- S3 -------------------------------------------------------------------------------------------
 
 

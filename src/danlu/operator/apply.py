@@ -13,7 +13,7 @@ from danlu.kube.core_v1 import Pod
 from danlu.kube.errors import Conflict, Forbidden, NotFound
 from danlu.kube.events import EventRecorder, get_reference
 from danlu.kube.informer import Indexer
-from danlu.kube.resources import PRIORITY_CLASSES, Resource
+from danlu.kube.resources import PERSISTENT_VOLUME_CLAIMS, PRIORITY_CLASSES, Resource
 from danlu.kube.types import Key, Manifest, Object
 from danlu.operator import builders, gang_scheduling
 from danlu.operator.generations import job_manifest
@@ -235,8 +235,11 @@ class DecisionApplier:
     def _framework_objects(self, context: ReconcileContext) -> Iterator[Manifest | None]:
         job = context.job
         topology = builders.build_topology(job, self.framework, self.settings)
+        claims = self.framework.list_claims(job)
         for manifest in self.framework.extra_objects(job, topology):
-            yield builders.add_owner(job, manifest)
+            is_claim = manifest["kind"] == PERSISTENT_VOLUME_CLAIMS.kind
+            outlives = is_claim and claims.get(manifest["metadata"]["name"])
+            yield (builders.add_namespace if outlives else builders.add_owner)(job, manifest)
         yield builders.build_config_map(
             job, self.framework, context.running_replicas, topology=topology
         )

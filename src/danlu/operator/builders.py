@@ -58,6 +58,12 @@ def add_owner(job: Job, manifest: Mapping[str, Any]) -> Manifest:
     return {**manifest, "metadata": {**(manifest.get("metadata") or {}), **owner}}
 
 
+def add_namespace(job: Job, manifest: Mapping[str, Any]) -> Manifest:
+    """Return ``manifest`` in the job's namespace, without an owner: it outlives the job."""
+    metadata = {**(manifest.get("metadata") or {}), "namespace": job.namespace}
+    return {**manifest, "metadata": metadata}
+
+
 # -- pods -----------------------------------------------------------------------------------------
 
 

@@ -157,11 +157,7 @@ class TrainJobs:
             raise UnsupportedRuntime(error.message, findings=error.findings) from error
         if find_runtime_framework(runtime["spec"]) is not TRAIN_JOB:
             raise UnsupportedRuntime("spec.mlPolicy.mpi: is not supported by the operator yet")
-        job = read_train_job(document, [runtime])
-        if kept := [name for name, outlives in TRAIN_JOB.list_claims(job).items() if outlives]:
-            message = "claims that outlive the job are not supported by the operator yet"
-            raise UnsupportedRuntime(f"{', '.join(kept)}: {message}")
-        return job
+        return read_train_job(document, [runtime])
 
     def find_manager(self, spec: Mapping[str, Any]) -> object:
         """Return ``managedBy``."""

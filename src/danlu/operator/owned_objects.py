@@ -236,7 +236,9 @@ class DependentObjects:
         try:
             await self._client.create(resource, manifest, priority=LOW_PRIORITY)
         except AlreadyExists:
-            await self._patch_existing(job, resource, manifest, previous)
+            # What has no owner outlives the job, and may be of an earlier one.
+            if manifest["metadata"].get("ownerReferences"):
+                await self._patch_existing(job, resource, manifest, previous)
         applied.manifest, applied.correct = encoded, True
 
     async def delete(self, job: Job, manifest: Manifest) -> None:

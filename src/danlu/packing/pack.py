@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from danlu.serving.model_directory import ModelDirectory, read_model_directory
 from danlu.serving.model_servers import (
     COMMAND,
     DANLU,
+    ModelServer,
     choose_server,
     list_server_packages,
 )
@@ -186,33 +187,13 @@ def pack_model(
         reduction = _plan_reduction(plan, store, training, report, needed)
         origin = _describe_origin(plan, training, reduction)
         _write_recording(work / "record", report, origin, options.tolerance)
-        notes = list(predictor.notes)
-        server: list[tuple[str, str]] = []
-        if chosen is DANLU and "numpy" in report.distributions.used:
-            server = _write_server(plan, work, interpreter)
-        elif chosen is DANLU:
-            notes.append("note: without the model server, which needs NumPy (--keep numpy)")
-        elif chosen is not None:
-            command = options.server if chosen is COMMAND else ""
-            server = write_adapter(work, chosen, interpreter, command)
+        server, notes = _write_server_files(plan, work, chosen, report, interpreter)
         image = _build_image(plan, store, work, model, reduction, interpreter, server)
         _report_progress(
             progress, "checking the packed image in a fresh container, without a network"
         )
         replay = run_predictor(store, image, settings, (interpreter, layout.PROGRAM, "replay"))
-        if replay.error is not None:
-            raise explain_failure(
-                replay.error, where="the packed image", known=report.distributions.modules
-            )
-        comparison = compare_outputs(report.outputs, replay.outputs, tolerance=options.tolerance)
-        if not comparison.is_equal:
-            again = compare_outputs(report.outputs, record().outputs, tolerance=options.tolerance)
-            _require_repeatable(again)
-            raise DifferenceFound(
-                "the packed image gives other outputs than the training environment",
-                details=tuple(map(str, comparison.differences)),
-                hint="keep a package that changes the result: --keep NAME",
-            )
+        comparison = _check_replay(replay, report, record, options.tolerance)
         store.tag(name, image.digest)
         return PackResult(
             image=image.digest,
@@ -228,8 +209,48 @@ def pack_model(
             shared_layers=len(set(image.layers) & set(training.layers)),
             examples=len(report.inputs),
             comparison=comparison,
-            notes=tuple(notes),
+            notes=(*predictor.notes, *notes),
         )
+
+
+def _write_server_files(
+    plan: _PackPlan,
+    work: Path,
+    chosen: ModelServer | None,
+    report: RunReport,
+    interpreter: str,
+) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """Write the files of a model server; return where they go, and what to say about it."""
+    if chosen is None:
+        return [], ()
+    if chosen is not DANLU:
+        command = plan.options.server if chosen is COMMAND else ""
+        return write_adapter(work, chosen, interpreter, command), ()
+    if "numpy" not in report.distributions.used:
+        return [], ("note: without the model server, which needs NumPy (--keep numpy)",)
+    return _write_server(plan, work, interpreter), ()
+
+
+def _check_replay(
+    replay: RunReport, report: RunReport, record: Callable[[], RunReport], tolerance: float
+) -> OutputComparison:
+    """Return how the packed image's outputs compare; raise if they are not those of training.
+
+    ``record`` runs the training environment once more, because a model that differs from run to run
+    is another error.
+    """
+    if replay.error is not None:
+        known = report.distributions.modules
+        raise explain_failure(replay.error, where="the packed image", known=known)
+    comparison = compare_outputs(report.outputs, replay.outputs, tolerance=tolerance)
+    if not comparison.is_equal:
+        _require_repeatable(compare_outputs(report.outputs, record().outputs, tolerance=tolerance))
+        raise DifferenceFound(
+            "the packed image gives other outputs than the training environment",
+            details=tuple(map(str, comparison.differences)),
+            hint="keep a package that changes the result: --keep NAME",
+        )
+    return comparison
 
 
 class _PackPlan(msgspec.Struct, frozen=True):

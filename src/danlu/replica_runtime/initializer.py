@@ -243,7 +243,9 @@ def _write_file(directory: str, name: str, source: Any) -> None:
     path, part = os.path.join(directory, name), os.path.join(directory, _PART)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
-        with open(part, "wb") as file:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        with open(part, "xb") as file:
             shutil.copyfileobj(source, file, _CHUNK_SIZE)
         os.replace(part, path)
     finally:

@@ -57,7 +57,7 @@ def _provide_program(
     program = initializer.__file__
     # Variables of the user's shell are none of the job's.
     unset = [{"name": name, "value": ""} for name in initializer.VARIABLES if name not in variables]
-    main = {**main, "env": [*unset, *(main.get("env") or ())]}
+    main = {**main, "env": [*(main.get("env") or ()), *unset]}
     volumes = []
     if contained:
         mounts = {_PROGRAM_MOUNT: program}

@@ -285,7 +285,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "queue",
         "NAME",
-        "Queue of the cluster, of Kueue or Volcano, in which the job waits for quota.",
+        "Queue of Kueue or Volcano in which the job waits for quota.",
         ("research",),
     ),
     JobOption(
@@ -403,7 +403,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption(
         "storage",
         "URL",
-        "Optuna storage that keeps the study, for optuna-dashboard [default: memory].",
+        "Optuna storage of the study, for optuna-dashboard [default: memory].",
         ("sqlite:///trials.db",),
     ),
 )

@@ -343,3 +343,46 @@ async def test_a_volume_of_the_manifest_is_not_hidden_by_the_project(
         b"/workspace:",
         b"of-the-volume",
     ]
+
+
+async def test_a_directory_of_a_volume_that_does_not_exist_is_created(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    mount = {"name": "data", "mountPath": "/data", "subPath": "a/b"}
+    await jobs.submit(
+        job(
+            tmp_path,
+            images,
+            "touch /data/file && ls /all/a/b",
+            pod={"volumes": [{"name": "data", "emptyDir": {}}]},
+            container={"volumeMounts": [mount, {"name": "data", "mountPath": "/all"}]},
+        )
+    )
+    assert [line.data for line in await lines_of(jobs)] == [b"file"]
+
+
+async def test_a_container_cannot_replace_a_part_of_a_volume_by_a_link(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").write_text("of the host\n")
+    hostile = {
+        "name": "hostile",
+        "image": NAME,
+        "command": ["sh", "-c", f"rmdir /all/part && ln -s {tmp_path} /all/part"],
+        "volumeMounts": [{"name": "data", "mountPath": "/all"}],
+    }
+    mount = {"name": "data", "mountPath": "/data", "subPath": "part"}
+    await jobs.submit(
+        job(
+            tmp_path / "work",
+            images,
+            "cat /data/private",
+            pod={"volumes": [{"name": "data", "emptyDir": {}}], "initContainers": [hostile]},
+            container={"volumeMounts": [mount]},
+        )
+    )
+    assert [line.data for line in await lines_of(jobs)] == []
+    (replica,) = (await jobs.view("job")).replicas
+    assert replica.state == "Failed"
+    assert "was replaced by a link" in replica.message

@@ -126,14 +126,32 @@ def test_resource_field_may_be_of_another_container() -> None:
         build_pod({"spec": {"containers": [own]}}, given, AROUND)
 
 
-def test_sub_path_is_expanded() -> None:
+def test_sub_path_is_expanded_and_created(tmp_path: Path) -> None:
     mount = {"name": "v", "mountPath": "/m", "subPathExpr": "$(A)/x"}
     container = {"command": ["true"], "env": [{"name": "A", "value": "1"}], "volumeMounts": [mount]}
-    around = msgspec.structs.replace(AROUND, volumes={"v": Path("/data")})
+    tmp_path.chmod(0o777)
+    around = msgspec.structs.replace(AROUND, volumes={"v": tmp_path})
     (volume,) = build_main_container(container, around).volumes
-    assert volume.source == Path("/data/1/x")
+    assert volume.source == tmp_path / "1/x"
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")] == [0o777, 0o777]
     with pytest.raises(UsageError, match="invalid path"):
         build_main_container({**container, "env": []}, around)
+
+
+def test_a_link_out_of_a_volume_is_no_part_of_it(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    (volume / "real").mkdir(parents=True)
+    (volume / "out").symlink_to(tmp_path)
+    (volume / "link").symlink_to("real")
+    around = msgspec.structs.replace(AROUND, volumes={"v": volume})
+    for path in ("out", "out/private"):
+        mount = {"name": "v", "mountPath": "/m", "subPath": path}
+        with pytest.raises(UsageError, match=f"{path} is a link out of the volume"):
+            build_main_container({"command": ["true"], "volumeMounts": [mount]}, around)
+    assert [path.name for path in tmp_path.iterdir()] == ["volume"]
+    mount = {"name": "v", "mountPath": "/m", "subPath": "link/below"}
+    (found,) = build_main_container({"command": ["true"], "volumeMounts": [mount]}, around).volumes
+    assert found.source == volume / "real/below"
 
 
 def test_explicit_variables_win_over_env_from() -> None:
@@ -204,8 +222,8 @@ def test_a_container_with_an_image_is_not_adapted_to_the_host() -> None:
     ]
 
 
-def test_volumes_are_mounted_where_the_container_says() -> None:
-    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+def test_volumes_are_mounted_where_the_container_says(tmp_path: Path) -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": tmp_path})
     mounts = [
         {"name": "data", "mountPath": "/data", "readOnly": True},
         {"name": "data", "mountPath": "/part", "subPath": "a/b"},
@@ -215,8 +233,8 @@ def test_volumes_are_mounted_where_the_container_says() -> None:
     assert [
         (mount.target, str(mount.source), mount.readonly) for mount in main_container.volumes
     ] == [
-        ("/data", "/made/data", True),
-        ("/part", "/made/data/a/b", False),
+        ("/data", str(tmp_path), True),
+        ("/part", str(tmp_path / "a/b"), False),
     ]
 
 
@@ -241,6 +259,34 @@ def test_a_process_finds_a_volume_by_the_path_of_its_mount(text: str, result: st
     process = build_main_container({"command": [text], "env": env, **MOUNTED}, around)
     expected = text if result is None else result
     assert (process.args, process.environment["DATA"]) == ((expected,), expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "result"),
+    [
+        ("/workspace/project/train.py", None),
+        ("/workspace/env/bin/python", None),
+        ("/workspace/home/data/x", None),
+        ("/workspace/projects/x", "/workspace/home/data/projects/x"),
+        ("/workspace/dataset", "/workspace/home/data/dataset"),
+    ],
+)
+def test_paths_of_this_machine_below_a_mount_stay(word: str, result: str | None) -> None:
+    source = Path("/workspace/home/data")
+    around = msgspec.structs.replace(AROUND, volumes={"data": source})
+    pod = {"spec": {"containers": [{"name": "pytorch", "command": ["ls", word], **MOUNTED}]}}
+    project, python = Path("/workspace/project"), "/workspace/env/bin/python"
+    process = build_pod(pod, submission(project, spec(""), python=python), around).main
+    assert process.args[1] == (word if result is None else result)
+
+
+def test_a_volume_wins_over_a_project_at_its_path() -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    pod = {
+        "spec": {"containers": [{"name": "pytorch", "command": ["ls", "/workspace/x"], **MOUNTED}]}
+    }
+    process = build_pod(pod, submission(Path("/workspace"), spec("")), around).main
+    assert process.args[1] == "/made/data/x"
 
 
 def test_the_memory_of_a_process_stays_that_of_the_host() -> None:

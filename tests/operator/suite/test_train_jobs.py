@@ -247,8 +247,19 @@ async def test_claims_and_the_service_are_those_that_the_runtime_describes(
     - templates:
       - metadata: {name: data}
         spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
+    - retentionPolicy: {whenDeleted: Retain}
+      templates:
+      - metadata: {name: kept}
+        spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 2Gi}}}
 """
-    mount = "volumeMounts: [{name: data, mountPath: /data}], command:"
+    mounts = "[{name: data, mountPath: /data}, {name: kept, mountPath: /kept}]"
+    mount = f"volumeMounts: {mounts}, command:"
+    kept = {
+        "metadata": {"name": "kept-job", "namespace": site.space},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "5Gi"}}},
+    }
+    claims = PERSISTENT_VOLUME_CLAIMS
+    await site.client.create(claims, claims.to_manifest(kept))
     await create_runtime(site, RUNTIME.replace("command:", mount) + more)
     await submit(site)
     pod, _ = await wait_for_hosts(site, "job-node-0-0", "job-node-0-1")
@@ -258,10 +269,12 @@ async def test_claims_and_the_service_are_those_that_the_runtime_describes(
     assert await site.services() == ["mesh"]
     (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "data"]
     assert volume["persistentVolumeClaim"] == {"claimName": "data-job"}
-    (claim,) = await site.all_of(PERSISTENT_VOLUME_CLAIMS)
-    assert claim["metadata"]["name"] == "data-job"
-    assert claim["metadata"]["ownerReferences"][0]["kind"] == KIND
-    assert claim["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+    found = {claim["metadata"]["name"]: claim for claim in await site.all_of(claims)}
+    assert found.keys() == {"data-job", "kept-job"}
+    assert found["data-job"]["metadata"]["ownerReferences"][0]["kind"] == KIND
+    assert found["data-job"]["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+    assert "ownerReferences" not in found["kept-job"]["metadata"], "one of an earlier job"
+    assert found["kept-job"]["spec"]["resources"] == {"requests": {"storage": "5Gi"}}
 
 
 async def test_a_job_is_suspended_and_resumed(site: OperatorNamespace, operator: Manager) -> None:

@@ -148,6 +148,9 @@ class ContainerEngine:
     def _prepare_container(
         self, container: ReplicaContainer, network: JoinedNetwork, resources: ExitStack
     ) -> PreparedContainer:
+        for mount in container.volumes:
+            if mount.source is not None and mount.source.resolve() != mount.source:
+                raise MachineError(f"{mount.source}, for {mount.target}, was replaced by a link")
         image = self._load_image(container.image)
         view = LayerView(image.trees)
         # Allocated to this replica, so CUDA_VISIBLE_DEVICES of the user says nothing more.

@@ -13,6 +13,7 @@ import base64
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -211,14 +212,15 @@ class _ContainerBuilder:
         volumes = self._volume_mounts(container, env)
         if image is None:
             mounts = (*volumes, *context.mounts)
-            args = tuple(replace_mounted_paths(word, mounts) for word in args)
+            own = (str(self._submission.directory), os.path.dirname(self._submission.python))
+            replace_paths = partial(replace_mounted_paths, mounts=mounts, kept=own)
+            args = tuple(map(replace_paths, args))
             env |= {
-                name: replace_mounted_paths(env[name], mounts)
+                name: replace_paths(env[name])
                 for name in (entry["name"] for entry in container.get("env") or ())
                 if name in env
             }
-            directory = replace_mounted_paths(directory, mounts)
-            args, env, directory = self._adapt_to_host(args, env, directory)
+            args, env, directory = self._adapt_to_host(args, env, replace_paths(directory))
         else:
             volumes = self._add_project(volumes)
         return ReplicaContainer(
@@ -288,20 +290,24 @@ class _ContainerBuilder:
         """Return all mounts of a container; a volume at the project's path is not hidden by it."""
         hidden = any(mount.target.rstrip("/") == PROJECT_DIRECTORY for mount in volumes)
         target = MOVED_PROJECT_DIRECTORY if hidden else PROJECT_DIRECTORY
-        return (*volumes, Mount(target, self._submission.directory), *self._context.mounts)
+        mounts = (*volumes, Mount(target, self._submission.directory), *self._context.mounts)
+        return tuple(
+            # Without links, so that the engine notices one that a container makes.
+            msgspec.structs.replace(mount, source=mount.source.resolve()) if mount.source else mount
+            for mount in mounts
+        )
 
 
-def replace_mounted_paths(text: str, mounts: Iterable[Mount]) -> str:
+def replace_mounted_paths(text: str, mounts: Iterable[Mount], kept: Iterable[str]) -> str:
     """Return a text of a process with the paths of what nothing mounts for it.
 
-    A path is replaced as a whole, and not in the middle of another path or of an address.
+    A path is replaced as a whole, and not in the middle of another path or of an address. Those
+    below ``kept``, and where the mounts come from, are paths of this machine already.
     """
-    places = {
-        mount.target.rstrip("/"): str(mount.source)
-        for mount in mounts
-        # Pods mount an emptyDir there to enlarge it; a process uses the host's.
-        if mount.target.strip("/") not in ("", "dev/shm")
-    }
+    sources = {mount.target.rstrip("/"): str(mount.source) for mount in mounts}
+    places = {path: path for path in (*kept, *sources.values())} | sources
+    # Pods mount an emptyDir at /dev/shm to enlarge it; a process uses the host's.
+    places = {path: place for path, place in places.items() if path not in ("", "/dev/shm")}
     targets = "|".join(re.escape(target) for target in sorted(places, key=len, reverse=True))
     if not targets:
         return text
@@ -333,8 +339,20 @@ def _volume_mount(
     if path:
         if ".." in path.split("/") or path.startswith("/") or "$(" in path:
             raise UsageError(f"volume {mount['name']}: invalid path {path!r} in the volume")
-        source = source / path
+        place = (source / path).resolve()
+        if not place.is_relative_to(source.resolve()):
+            raise UsageError(f"volume {mount['name']}: {path} is a link out of the volume")
+        _make_directories(place, source)
+        source = place
     return Mount(mount["mountPath"], source, readonly=bool(mount.get("readOnly")))
+
+
+def _make_directories(place: Path, volume: Path) -> None:
+    """Create what does not exist of a path in a volume, for the users of the volume."""
+    if not place.exists():
+        _make_directories(place.parent, volume)
+        place.mkdir(exist_ok=True)
+        place.chmod(volume.stat().st_mode & 0o777)
 
 
 def _container_ports(container: Mapping[str, Any]) -> dict[str, int]:

@@ -174,10 +174,7 @@ class TrainJobFramework(Framework):
             {
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
-                "metadata": {
-                    **template["metadata"],
-                    "name": name_claim(template["metadata"]["name"], job.name),
-                },
+                "metadata": _describe_claim(template["metadata"], job.name),
                 "spec": template["spec"],
             }
             for policy in job.options.get(POLICIES_FIELD, ())
@@ -219,6 +216,14 @@ def _add_index(container: Mapping[str, Any], index: str) -> Mapping[str, Any]:
     variable = {"name": "JOB_COMPLETION_INDEX", "value": index}
     declared = [each["name"] for each in container.get("env") or ()]
     return container if variable["name"] in declared else append_to(container, "env", variable)
+
+
+def _describe_claim(metadata: Mapping[str, Any], job: str) -> dict[str, Any]:
+    return {
+        "name": name_claim(metadata["name"], job),
+        "labels": {**(metadata.get("labels") or {}), f"{_JOB_SET}/jobset-name": job},
+        "annotations": metadata.get("annotations") or {},
+    }
 
 
 def _torch_env(job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.conftest import REAL_LIMIT, remove_tree
 from tests.fakes.package_settings import SettingCase, list_cases, write_setting_files
@@ -177,10 +178,19 @@ def list_groups() -> list[tuple[str, list[SettingCase]]]:
     return [(name, list(group)) for name, group in groupby(cases, find_group)]
 
 
-GROUPS = list_groups()
+def list_params() -> list[ParameterSet]:
+    """Return the groups; a restriction in its second spelling is slow: quick tests read it."""
+    params: list[ParameterSet] = []
+    restricting: set[str] = set()
+    for name, cases in list_groups():
+        setting = cases[0].setting.name if len(cases) == 1 else ""
+        marks = [pytest.mark.slow] if setting in restricting else []
+        params.append(pytest.param(cases, id=name, marks=marks))
+        restricting |= {setting} - {""}
+    return params
 
 
-@pytest.mark.parametrize("cases", [cases for _, cases in GROUPS], ids=[name for name, _ in GROUPS])
+@pytest.mark.parametrize("cases", list_params())
 def test_a_lock_gives_the_same_image_under_each_setting(
     project: SettingsProject, cases: list[SettingCase]
 ) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from danlu.errors import OutsideError, UsageError
 from danlu.kube.client import Client
+from danlu.kube.core_v1 import PodCondition
 from danlu.kube.errors import Forbidden, NotFound
 from danlu.kube.patch import merge_patch
 from danlu.kube.resources import Resource
@@ -36,26 +37,19 @@ _JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 _Model = TypeVar("_Model")
 
 
-class _Condition(msgspec.Struct, frozen=True, rename="camel"):
-    type: str
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
 class _AdmissionCheck(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     state: str = ""
     message: str = ""
 
 
-class _Eviction(msgspec.Struct, frozen=True, rename="camel"):
+class _EvictionCount(msgspec.Struct, frozen=True, rename="camel"):
     reason: str = ""
     count: int = 0
 
 
 class _SchedulingStats(msgspec.Struct, frozen=True, rename="camel"):
-    evictions: tuple[_Eviction, ...] = ()
+    evictions: tuple[_EvictionCount, ...] = ()
 
 
 class _WorkloadSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,7 +58,7 @@ class _WorkloadSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     admission_checks: tuple[_AdmissionCheck, ...] = ()
     scheduling_stats: _SchedulingStats | None = None
 
@@ -80,12 +74,12 @@ class QueuedWorkload(Object, frozen=True, rename="camel", omit_defaults=True):
         """Whether it waits for quota."""
         return self.spec.active and self.true_condition("QuotaReserved") is None
 
-    def true_condition(self, type: str) -> _Condition | None:
+    def true_condition(self, type: str) -> PodCondition | None:
         """Return the condition of that type if it holds."""
         condition = self.condition(type)
         return condition if condition is not None and condition.status == "True" else None
 
-    def condition(self, type: str) -> _Condition | None:
+    def condition(self, type: str) -> PodCondition | None:
         """Return the condition of that type."""
         return next((found for found in self.status.conditions if found.type == type), None)
 

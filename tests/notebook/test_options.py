@@ -80,6 +80,8 @@ FINE: dict[str, list[tuple[str, dict[str, object]]]] = {
     "metric-pattern": [("loss=([0-9.]+)", {"pattern": "loss=([0-9.]+)"})],
     "parallel": [("1", {"parallel": 1})],
     "trials": [("20", {"trials": 20})],
+    "storage": [("sqlite:///trials.db", {"storage": "sqlite:///trials.db"})],
+    "queue": [("research", {"queue": "research"})],
 }
 
 #: Invalid values by option, with a part of the error message.
@@ -132,11 +134,15 @@ BAD: dict[str, list[tuple[str, str]]] = {
     "metric-pattern": [("loss=(", "invalid regular expression 'loss=('")],
     "parallel": [("0", "invalid whole number '0'")],
     "trials": [("0", "invalid whole number '0'")],
+    "storage": [("a b", "one word")],
+    "queue": [("a b", "one word")],
 }
 
 #: Options that require another option.
 WITH = {
-    **dict.fromkeys(("metric", "goal", "metric-pattern", "parallel", "trials"), ("sweep", "a=1,2")),
+    **dict.fromkeys(
+        ("metric", "goal", "metric-pattern", "parallel", "trials", "storage"), ("sweep", "a=1,2")
+    ),
     "every": ("return", "x"),
 }
 

@@ -16,7 +16,7 @@ from danlu.kube.informer import Indexer
 from danlu.kube.resources import PERSISTENT_VOLUME_CLAIMS, PRIORITY_CLASSES, Resource
 from danlu.kube.types import Key, Manifest, Object
 from danlu.operator import builders, gang_scheduling
-from danlu.operator.generations import job_manifest
+from danlu.operator.job_formats import job_manifest
 from danlu.operator.owned_objects import (
     BatchTask,
     DependentObjects,

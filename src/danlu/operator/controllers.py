@@ -24,7 +24,7 @@ from danlu.operator.controller_ref import (
 )
 from danlu.operator.decoding import JobDecoder, observe_pod
 from danlu.operator.gang_scheduling import pod_group_resource
-from danlu.operator.generations import choose_generation
+from danlu.operator.job_formats import choose_job_format
 from danlu.operator.owned_objects import DependentObjects, OwnedObjects
 from danlu.operator.reconcile import Reconciler
 from danlu.operator.status import (
@@ -143,7 +143,7 @@ class ControllerSet:
     def _build_reconciler(self, framework: Framework, jobs: Informer[JobObject]) -> Reconciler:
         client = self.manager.client
         status_cache = StatusCache(clock=self.clock)
-        generation = choose_generation(framework, client)
+        job_format = choose_job_format(framework, client)
         deleted_pods = DeletedPods(client, jobs.indexer, pods=self.owned_pods)
         self.pods.add_event_handler(deleted_pods.on_event)
         applier = DecisionApplier(
@@ -168,13 +168,13 @@ class ControllerSet:
                 client, jobs.resource, framework, owned=(self.owned_pods, self.owned_services)
             ),
             deleted_pods=deleted_pods,
-            decoder=JobDecoder(generation),
+            decoder=JobDecoder(job_format),
             status_cache=status_cache,
             status_writer=StatusWriter(
                 client,
                 jobs.resource,
                 framework,
-                generation=generation,
+                job_format=job_format,
                 cache=status_cache,
                 metrics=self.metrics,
                 seconds=self.settings.status_seconds,

@@ -8,7 +8,7 @@ import msgspec
 
 from danlu.kube.core_v1 import ContainerStateTerminated, Pod
 from danlu.kube.types import ObjectMeta
-from danlu.operator.generations import Generation
+from danlu.operator.job_formats import JobFormat
 from danlu.operator.types import JobObject
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
@@ -41,8 +41,8 @@ class JobDecoder:
     reading the status, and specs rarely change.
     """
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+    def __init__(self, job_format: JobFormat) -> None:
+        self._job_format = job_format
         self._cache: dict[str, tuple[bytes, str | None, Job]] = {}
 
     def __len__(self) -> int:
@@ -65,12 +65,12 @@ class JobDecoder:
         status = msgspec.json.decode(obj.status)
         if not isinstance(status, dict | None):
             raise ManifestError("invalid status: not a mapping")
-        return self._generation.read_status(status or {})
+        return self._job_format.read_status(status or {})
 
     def is_managed_by_other(self, obj: JobObject) -> bool:
         """Return whether ``managedBy`` names another controller, even if the job is invalid."""
         spec = msgspec.json.decode(obj.spec)
-        return isinstance(spec, dict) and bool(self._generation.find_manager(spec))
+        return isinstance(spec, dict) and bool(self._job_format.find_manager(spec))
 
     def forget(self, uid: str) -> None:
         """Forget a job that no longer exists."""
@@ -82,7 +82,7 @@ class JobDecoder:
         policy = obj.metadata.annotations.get(RESTART_POLICY_ANNOTATION)
         if cached is not None and cached[:2] == (spec, policy):
             return cached[2]
-        job = await self._generation.read_job(obj)
+        job = await self._job_format.read_job(obj)
         self._cache[obj.metadata.uid] = (spec, policy, job)
         return job
 

@@ -29,7 +29,7 @@ from danlu.kube.types import Key
 from danlu.operator.apply import FAILED_CREATE_REASONS, DecisionApplier, ReconcileContext
 from danlu.operator.controller_ref import ControllerRefManager
 from danlu.operator.decoding import JobDecoder, observe_pods
-from danlu.operator.generations import (
+from danlu.operator.job_formats import (
     RUNTIME_NOT_SUPPORTED,
     MissingRuntime,
     UnsupportedRuntime,

@@ -23,7 +23,7 @@ from danlu.kube.patch import merge_patch
 from danlu.kube.resources import Resource
 from danlu.kube.types import Key, Manifest, ObjectMeta
 from danlu.kube.watch import ListOptions
-from danlu.operator.generations import Generation
+from danlu.operator.job_formats import JobFormat
 from danlu.operator.owned_objects import OwnedObjects
 from danlu.operator.types import JobObject
 from danlu.training.framework import Framework
@@ -113,7 +113,7 @@ class StatusWriter:
         resource: Resource[JobObject],
         framework: Framework,
         *,
-        generation: Generation,
+        job_format: JobFormat,
         cache: StatusCache,
         metrics: JobMetrics,
         seconds: float,
@@ -121,7 +121,7 @@ class StatusWriter:
         self._client = client
         self._resource = resource
         self._framework = framework
-        self._generation = generation
+        self._job_format = job_format
         self._cache = cache
         self._metrics = metrics
         self._seconds = seconds
@@ -150,8 +150,8 @@ class StatusWriter:
             return wait
         new = msgspec.structs.replace(new, last_reconcile_time=now)
         change = merge_patch_diff(
-            self._generation.write_status(old, decoded),
-            self._generation.write_status(new, decoded),
+            self._job_format.write_status(old, decoded),
+            self._job_format.write_status(new, decoded),
         )
         patch = merge_patch({"metadata": {"resourceVersion": over}, "status": change})
         key = job.key

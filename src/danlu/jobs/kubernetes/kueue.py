@@ -163,7 +163,7 @@ async def join_queue(client: Client, namespace: str, job: Job, queue: str) -> Jo
     user may not list them. For a queue of Volcano label and suspension are removed, and
     ``schedulingPolicy`` names it.
 
-    Raises :class:`UsageError` if there is no such queue, with the names of those that exist.
+    Raises :class:`UsageError` for a queue that does not exist, with the names of those that do.
     """
     local_queues = _kueue_resources(_GROUP, "localqueues", "LocalQueue", Object)
     kueue = await _list_queues(client, namespace, local_queues)

@@ -22,7 +22,7 @@ def remove_directory(directory: Path, paths: Paths) -> None:
     except PermissionError:
         # Not a fork: the caller has threads.
         places = (directory, paths.config, paths.data, paths.state)
-        command = (sys.executable, "-m", __name__, *map(str, places))
+        command = (sys.executable, "-P", "-m", __name__, *map(str, places))
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             reason = result.stderr.strip().rpartition("\n")[2]

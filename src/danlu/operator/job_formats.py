@@ -1,4 +1,4 @@
-"""What differs between the generations of Kubeflow's API: how a job is read and its status written.
+"""How jobs of each API of Kubeflow are read from the cluster, and their status is written.
 
 Jobs of ``kubeflow.org/v1`` have their templates, and a status with all that decisions need. A
 TrainJob (``trainer.kubeflow.org/v1alpha1``) has a runtime, and a status that clients read in their
@@ -56,7 +56,7 @@ class UnsupportedRuntime(ManifestError):
     """A TrainJob's runtime is invalid, or one that the operator does not run."""
 
 
-class Generation(Protocol):
+class JobFormat(Protocol):
     """How the jobs of one kind are read, and what their status looks like."""
 
     async def read_job(self, obj: JobObject) -> Job:
@@ -72,8 +72,8 @@ class Generation(Protocol):
         """Return the ``status`` of a manifest; ``job`` is None if it cannot be read."""
 
 
-def choose_generation(framework: Framework, client: Client) -> Generation:
-    """Return the generation of a framework's kind."""
+def choose_job_format(framework: Framework, client: Client) -> JobFormat:
+    """Return the format of a framework's kind."""
     return TrainJobs(client) if framework is TRAIN_JOB else KubeflowJobs(framework)
 
 

@@ -199,13 +199,26 @@ FRAMES = (
             "SyntaxError: invalid syntax (line 5 of train.py)",
         ),
         ((*FRAMES, "\x1b[31mValueError: \x07no\x1b[0m"), "ValueError: no (line 12 of train.py)"),
-        (("no such luck",), "exit code 1"),
+        (("no such luck", ""), "it last printed: no such luck"),
+        ((), "exit code 1"),
     ],
 )
 def test_the_reason_is_the_error_and_the_line_of_the_users_file(
     texts: Sequence[str], reason: str
 ) -> None:
     assert find_first([ended(0, 1.01)], printed(*texts)) == ("worker-0", reason)
+
+
+def test_the_last_line_of_a_killed_program_says_nothing() -> None:
+    assert (
+        find_first([ended(0, 1.01, code=137)], printed("epoch 3"))[1]
+        == "exit code 137 (as after SIGKILL)"
+    )
+
+
+def test_the_last_line_of_an_argument_parser_follows_its_exit_code() -> None:
+    expected = "it last printed: train.py: error: --epochs; exit code 2"
+    assert find_first([ended(0, 1.01, code=2)], printed("train.py: error: --epochs"))[1] == expected
 
 
 def test_an_error_that_the_program_survived_is_not_the_reason() -> None:

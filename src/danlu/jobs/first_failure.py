@@ -6,7 +6,8 @@ whose traceback began first failed first. A program may close its connections be
 the traceback, so an error that reports a lost connection only counts if no other follows soon.
 
 An exit code does not say why either: the exception with which the attempt ended, and the line of
-the user's file, are the message of the first failure.
+the user's file, are the message of the first failure. Programs that print no traceback (shell
+tools, argument parsers) mostly say why in their last line.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 
 
+#: Exit codes of programs that were not ended by a signal (a shell adds 128 to its number).
+_PROGRAM_CODES = range(1, 128)
+
 _STOPPED_BY_SIGNAL = ("KeyboardInterrupt", "SystemExit")
 
 _LOST_CONNECTION = re.compile(
@@ -75,14 +79,16 @@ class ReplicaFailure(msgspec.Struct, frozen=True):
     """A replica that failed at ``time``: when its traceback began, or else when it ended.
 
     ``message`` is the first line of the error with which it ended, and the line of the user's file
-    that raised it. ``lost_connection`` is whether the error reports a lost connection, so that
-    another replica may be its cause.
+    that raised it; ``last_line`` says what it printed last if that was no error.
+    ``lost_connection`` is whether the error reports a lost connection, so that another replica may
+    be its cause.
     """
 
     replica: ReplicaView
     time: datetime
     message: str = ""
     lost_connection: bool = False
+    last_line: str = ""
 
 
 async def explain_first_failure(jobs: JobBackend, view: JobView) -> JobView:
@@ -142,7 +148,8 @@ def _choose_first_failure(first: FirstFailure, failures: Sequence[ReplicaFailure
         )
     ]
     if cause.replica.id == first.replica:
-        return msgspec.structs.replace(first, message=cause.message or first.message)
+        message = cause.message or first.message or cause.last_line
+        return msgspec.structs.replace(first, message=message)
     found = FirstFailure(
         cause.replica.id, attempt=cause.replica.attempt, message=cause.message, time=cause.time
     )
@@ -183,8 +190,9 @@ def read_failure(replica: ReplicaView, lines: Sequence[LogLine]) -> ReplicaFailu
         if _BEGIN.search(text) and not (index and _HARMLESS.search(texts[index - 1]))
     ]
     if not begins:
-        stopped = replica.state == "Stopped" or replica.finished is None
-        return None if stopped else ReplicaFailure(replica, replica.finished or lines[-1].time)
+        if replica.state == "Stopped" or replica.finished is None:
+            return None
+        return ReplicaFailure(replica, replica.finished, last_line=_find_last_line(replica, texts))
     begin = last = begins.pop()
     while begins and _seconds_between(lines[begins[-1]], lines[begin]) <= _MAX_GAP_SECONDS:
         begin = begins.pop()
@@ -203,6 +211,15 @@ def read_failure(replica: ReplicaView, lines: Sequence[LogLine]) -> ReplicaFailu
 
 def _seconds_between(earlier: LogLine, later: LogLine) -> float:
     return (later.time - earlier.time).total_seconds()
+
+
+def _find_last_line(replica: ReplicaView, texts: Sequence[str]) -> str:
+    """Say what a program printed last, if it chose its exit code itself."""
+    if replica.exit_code not in _PROGRAM_CODES:
+        return ""
+    lines = (strip_control_sequences(text).strip() for text in reversed(texts))
+    last = next(filter(None, lines), "")[:_MAX_MESSAGE_LENGTH]
+    return f"it last printed: {last}" if last else ""
 
 
 def _describe_error(texts: Sequence[str]) -> str:

@@ -27,11 +27,7 @@ from danlu.training.frameworks.train_job import API_GROUP
 from danlu.training.manifest import drop_empty, read_job, read_status, status_to_manifest
 from danlu.training.names import STATUS_FIELD, runtime_snapshot_name
 from danlu.training.registry import TRAIN_JOB
-from danlu.training.train_job.reader import (
-    find_runtime_framework,
-    read_train_job,
-    validate_runtime,
-)
+from danlu.training.train_job.reader import read_train_job, validate_runtime
 from danlu.training.train_job.schema import API_VERSION, MANAGERS, RUNTIME_KINDS
 from danlu.training.types import (
     ConditionType,
@@ -154,8 +150,6 @@ class TrainJobs:
             validate_runtime(runtime)
         except ManifestError as error:
             raise UnsupportedRuntime(error.message, findings=error.findings) from error
-        if find_runtime_framework(runtime["spec"]) is not TRAIN_JOB:
-            raise UnsupportedRuntime("spec.mlPolicy.mpi: is not supported by the operator yet")
         return read_train_job(document, [runtime])
 
     def find_manager(self, spec: Mapping[str, Any]) -> object:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danlu.training.framework import EnvVar, FieldRef, Framework, PodTemplate
+import msgspec
+
+from danlu.training.framework import EnvVar, FieldRef, Framework, PodLabels, PodTemplate
 from danlu.training.pod_template import (
     append_to,
     change_containers,
@@ -18,10 +20,8 @@ from danlu.training.pod_template import (
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 _PREFIX = "training.kubeflow.org"
-JOB_NAME = f"{_PREFIX}/job-name"
+JOB_NAME, REPLICA_TYPE, REPLICA_INDEX = msgspec.structs.astuple(PodLabels())
 OPERATOR_NAME = f"{_PREFIX}/operator-name"
-REPLICA_TYPE = f"{_PREFIX}/replica-type"
-REPLICA_INDEX = f"{_PREFIX}/replica-index"
 JOB_ROLE = f"{_PREFIX}/job-role"
 
 RESTART_COUNT = "DANLU_RESTART_COUNT"
@@ -80,7 +80,8 @@ def replica_labels(job: Job, framework: Framework, replica: ReplicaId) -> dict[s
 
 def parse_replica_id(labels: Mapping[str, str], framework: Framework) -> ReplicaId | None:
     """Return the replica that labels name; unknown replica types keep their name."""
-    type, index = labels.get(REPLICA_TYPE, ""), labels.get(REPLICA_INDEX, "")
+    names = framework.pod_labels
+    type, index = labels.get(names.type, ""), labels.get(names.index, "")
     if not type or not index.isdecimal():
         return None
     known = (known for known in framework.replica_types if known.lower() == type)

@@ -148,6 +148,7 @@ def test_replicas_of_a_cluster_have_runs_of_their_own_in_one_group() -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.anyio
 async def test_mlflow_and_wandb_have_one_run_of_a_job_with_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,9 +32,13 @@ mlflow.MlflowClient().update_run(run.info.run_id, status="SCHEDULED")
 print(run.info.run_id)
 """
 
-# MLflow itself would try for minutes.
-_CREATE_RUN_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-_CREATE_RUN_TIMEOUT_SECONDS = 60.0
+# MLflow itself would try for a quarter of an hour.
+_CREATE_RUN_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+# The first use of a database creates its tables.
+_CREATE_RUN_TIMEOUT_SECONDS = 300.0
 
 #: The labels of a sweep's jobs (:func:`danlu.sweeps.jobs.build_trial_submission`).
 _SWEEP_LABEL = "sweep"

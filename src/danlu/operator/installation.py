@@ -42,7 +42,7 @@ def run_operator(settings: OperatorSettings, *, kubeconfig: Path | None, context
 
 def list_crds(settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
     """Return the CRDs of the enabled kinds."""
-    return custom_resource_definitions(list_kinds(settings.kinds))
+    return custom_resource_definitions(list_kinds(settings.kinds, settings.versions))
 
 
 def list_runtimes() -> Sequence[Mapping[str, Any]]:
@@ -63,7 +63,7 @@ def list_manifests(options: InstallOptions) -> Sequence[Mapping[str, Any]]:
         decorators = _read_file(settings.decorator_config)
         _load_decorators(settings)
     options = replace(options, settings=settings, decorators=decorators)
-    return install_manifests(list_kinds(), options)
+    return install_manifests(list_kinds((), settings.versions), options)
 
 
 def _validate_options(options: InstallOptions) -> None:

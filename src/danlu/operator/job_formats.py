@@ -36,7 +36,6 @@ from danlu.training.train_job.reader import (
 from danlu.training.train_job.schema import API_VERSION, MANAGERS, RUNTIME_KINDS
 from danlu.training.train_job.status import CONDITIONS, read_train_job_status
 from danlu.training.types import (
-    MANAGER,
     ConditionType,
     Job,
     JobCondition,
@@ -88,7 +87,7 @@ def job_manifest(obj: JobObject, framework: Framework) -> dict[str, Any]:
 
 
 class KubeflowJobs:
-    """The kinds of ``kubeflow.org/v1``, and those of packages."""
+    """The kinds of ``kubeflow.org``, and those of packages."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -101,7 +100,7 @@ class KubeflowJobs:
         """Return ``runPolicy.managedBy``."""
         policy = spec.get("runPolicy")
         manager = policy.get("managedBy") if isinstance(policy, Mapping) else None
-        return None if manager == MANAGER else manager
+        return None if manager == self._framework.manager else manager
 
     def read_status(self, document: Mapping[str, Any]) -> JobStatus:
         """Return the status unchanged."""

@@ -41,7 +41,7 @@ from danlu.training.conditions import set_condition
 from danlu.training.decide import decide
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
-from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, RestartBackoff
+from danlu.training.types import ConditionType, Event, Job, JobStatus, RestartBackoff
 
 #: The timeout of expectations.
 _EXPECTATION_TIMEOUT = 300.0
@@ -134,7 +134,7 @@ class Reconciler:
             return RequeueAfter(_MISSING_RUNTIME_SECONDS, keep_failures=True)
         except NameConflict as error:
             return self._handle_name_conflict(job_object, error)
-        if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
+        if job.deleting or job.run_policy.managed_by not in ("", self.framework.manager):
             return Success()
         version, status = self.status_cache.latest(job_object.metadata, job.status)
         job = msgspec.structs.replace(job, status=status)

@@ -158,7 +158,10 @@ class Framework(ABC):
     """The ``apiVersion`` of its manifests."""
 
     other_versions: ClassVar[tuple[Framework, ...]] = ()
-    """The frameworks of the kind's other versions, whose jobs run on this machine only."""
+    """The frameworks of the kind's other versions, which a cluster has instead of this one."""
+
+    single_version: ClassVar[bool] = False
+    """Whether a cluster's operator must not find jobs of another version under its CRD."""
 
     manager: ClassVar[str] = MANAGER
     """The ``managedBy`` of jobs that danlu runs."""
@@ -226,8 +229,9 @@ class Framework(ABC):
     batch_types: ClassVar[tuple[ReplicaType, ...]] = ()
     """The types that Kubeflow runs as a Job of Kubernetes, if any.
 
-    A failed replica of these is always restarted, whatever its policy (default ``OnFailure``). Only
-    their restarts count towards ``backoffLimit``, which is 6 if unset.
+    A failed replica of these is always restarted, whatever its policy (default ``OnFailure``), and
+    as a new pod, so that the last one is kept with its log. Only their restarts count towards
+    ``backoffLimit``, which is 6 if unset. None goes on running after the job.
     """
 
     container: ClassVar[str]
@@ -256,6 +260,9 @@ class Framework(ABC):
 
     deadline_reason: ClassVar[str] = ""
     """The reason of a failure by the active deadline, if it is not that of other failures."""
+
+    backoff_reason: ClassVar[str] = ""
+    """The reason of a failure by the back-off limit, likewise."""
 
     node_types: ClassVar[tuple[ReplicaType, ...]] = ()
     """The types that can be nodes of a TrainJob, all of them alike, in the order of their ranks."""
@@ -320,6 +327,10 @@ class Framework(ABC):
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name of a replica's pod, and of its Service."""
         return f"{job.name}-{replica}"
+
+    def files_config_map(self, job: Job) -> str:
+        """Return the name of the ConfigMap with :meth:`files` (Kubeflow's name for MPI's)."""
+        return f"{job.name}-config"
 
     def subdomain(self, job: Job) -> str:
         """Return the headless Service that the replicas share; empty if each has its own."""

@@ -7,7 +7,7 @@ package that cannot be loaded is an error only for those who ask for its framewo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -92,12 +92,36 @@ def find_kind(name: str) -> Framework:
     return TRAIN_JOB if name.lower() in _framework_names(TRAIN_JOB) else find_framework(name)
 
 
-def list_kinds(kinds: Sequence[str] = ()) -> tuple[Framework, ...]:
+def list_kinds(
+    kinds: Sequence[str] = (), versions: Mapping[str, str] = {}
+) -> tuple[Framework, ...]:
     """Return the frameworks of all kinds of jobs that the operator serves.
 
-    Only those of ``kinds`` if it is not empty; raises :class:`UsageError` if one is unknown.
+    Only those of ``kinds`` if it is not empty, each in its version of ``versions`` (``v1``) if it
+    has one there. Raises :class:`UsageError` if one is unknown.
     """
-    return tuple(dict.fromkeys(map(find_kind, kinds))) or (*list_frameworks(), TRAIN_JOB)
+    known = tuple(dict.fromkeys(map(find_kind, kinds))) or (*list_frameworks(), TRAIN_JOB)
+    return tuple(choose_version(framework, versions.get(framework.kind, "")) for framework in known)
+
+
+def choose_version(framework: Framework, version: str) -> Framework:
+    """Return the framework of the same kind for a version (``v1``); an empty one is the default.
+
+    Raises :class:`UsageError` if it is unknown.
+    """
+    versions = {list_versions(other)[0]: other for other in (framework, *framework.other_versions)}
+    if version and version not in versions:
+        raise UsageError(
+            f"unknown version '{version}' of {framework.kind}",
+            hint=f"choose from {', '.join(versions)}",
+        )
+    return versions.get(version, framework)
+
+
+def list_versions(framework: Framework) -> tuple[str, ...]:
+    """Return the versions of a framework's kind (``v1``), its own first."""
+    known = (framework, *framework.other_versions)
+    return tuple(each.api_version.partition("/")[2] for each in known)
 
 
 def _framework_names(framework: Framework) -> frozenset[str]:

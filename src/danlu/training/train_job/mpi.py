@@ -14,7 +14,8 @@ from typing import Any
 from danlu.training.framework import EnvVar, GeneratedFile
 from danlu.training.frameworks.mpi.base import LAUNCHER as MPI_LAUNCHER
 from danlu.training.frameworks.mpi.base import WORKER as MPI_WORKER
-from danlu.training.frameworks.mpi.v2beta1 import OPEN_MPI, MpiV2beta1
+from danlu.training.frameworks.mpi.ssh import OPEN_MPI
+from danlu.training.frameworks.mpi.v2beta1 import MpiV2beta1
 from danlu.training.frameworks.train_job import (
     FRAMEWORK,
     INITIALIZERS,
@@ -34,7 +35,7 @@ class _NamedByJobSet(MpiV2beta1):
         type = LAUNCHER if replica.type == MPI_LAUNCHER else NODE
         return f"{job.name}-{type}-0-{replica.index}"
 
-    def qualified_name(self, job: Job, replica: ReplicaId) -> str:
+    def qualified_name(self, job: Job, topology: Topology, replica: ReplicaId) -> str:
         """Return the name in the job's subdomain."""
         return f"{self.pod_name(job, replica)}.{FRAMEWORK.subdomain(job)}"
 
@@ -112,6 +113,10 @@ class _MpiTopology(Topology):
     """The topology of a TrainJob for the replicas of its MPIJob."""
 
     topology: Topology
+
+    @property
+    def on_cluster(self) -> bool:
+        return self.topology.on_cluster
 
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         return self.topology.host(_find_node(replica), qualified=qualified)

@@ -14,7 +14,8 @@ trap 'rm -rf "$cache"' EXIT
 run_pytest() { .venv/bin/python -m pytest -rfE --durations=25 -o "cache_dir=$cache" "$@"; }
 
 code=0
-run_pytest -n 3 --dist loadfile "$@" || code=$?
+# More than CI's two processors: they often wait.
+run_pytest -n 4 --dist loadfile "$@" || code=$?
 ((code == TESTS_FAILED)) || exit "$code"
 
 readarray -t failed < <(.venv/bin/python -c '

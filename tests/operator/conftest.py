@@ -6,7 +6,7 @@ Every claim of the suite is made of the published fake, and of a real server whe
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from danlu.kube.config import ClusterConfig, StaticCredentials
 from danlu.kube.manager import Manager
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB, choose_version
 from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 from tests.kube.objects import eventually
 from tests.kube.servers import ApiServer, real_server
@@ -61,11 +61,20 @@ async def operator_access(server: ApiServer) -> ClusterConfig:
 
 @pytest.fixture
 async def site(
-    server: ApiServer, operator_access: ClusterConfig, clock: VirtualClock
+    server: ApiServer,
+    operator_access: ClusterConfig,
+    clock: VirtualClock,
+    versions: Mapping[str, str],
 ) -> AsyncIterator[OperatorNamespace]:
     """A namespace for one test, on a server with all kinds."""
-    async with _open_site(server, operator_access, clock) as site:
+    async with _open_site(server, operator_access, clock, versions) as site:
         yield site
+
+
+@pytest.fixture(scope="module")
+def versions() -> Mapping[str, str]:
+    """The versions of kinds on the server if they are not the default."""
+    return {}
 
 
 @pytest.fixture
@@ -106,10 +115,10 @@ async def _fake_in_time() -> AsyncIterator[OperatorNamespace]:
 
 @asynccontextmanager
 async def _open_site(
-    server: ApiServer, operator: ClusterConfig, clock: Clock
+    server: ApiServer, operator: ClusterConfig, clock: Clock, versions: Mapping[str, str] = {}
 ) -> AsyncIterator[OperatorNamespace]:
     async with Client(server.access, manager="tests") as client:
-        await _create_crds(client)
+        await _create_crds(client, versions)
         space = f"test-{next(_numbers)}"
         await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": space}}))
         yield OperatorNamespace(
@@ -119,6 +128,7 @@ async def _open_site(
             space=space,
             clock=clock if server.fake is not None else REAL_CLOCK,
             fake=server.fake,
+            versions=versions,
         )
 
 
@@ -129,10 +139,12 @@ async def operator(site: OperatorNamespace) -> AsyncIterator[Manager]:
         yield manager
 
 
-async def _create_crds(client: Client) -> None:
+async def _create_crds(client: Client, versions: Mapping[str, str]) -> None:
     """Create the CRDs of all kinds."""
     existing = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
-    for document in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
+    known = (*BUILT_IN_FRAMEWORKS, TRAIN_JOB)
+    frameworks = [choose_version(each, versions.get(each.kind, "")) for each in known]
+    for document in custom_resource_definitions(frameworks):
         if document["metadata"]["name"] not in existing:
             await client.create(_CRDS, document)
     await eventually(lambda: _crds_are_ready(client))

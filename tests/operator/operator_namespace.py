@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -21,7 +21,7 @@ from danlu.kube.watch import ListOptions
 from danlu.operator.setup import build_manager, open_services
 from danlu.operator.types import DecoratorSpec, OperatorSettings, PodDecorator, job_resource
 from danlu.training.framework import Framework
-from danlu.training.registry import find_framework, find_kind
+from danlu.training.registry import choose_version, find_framework, find_kind
 from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 from tests.fakes.kubernetes.clock import finish_requests
 from tests.operator.permissions import MARK, grant
@@ -30,8 +30,8 @@ from tests.training.manifests import manifest
 JOB = "job"
 
 
-def jobs(kind: str) -> Resource[Manifest]:
-    return job_resource(find_kind(kind)).with_model(Manifest)
+def jobs(kind: str, version: str = "") -> Resource[Manifest]:
+    return job_resource(choose_version(find_kind(kind), version)).with_model(Manifest)
 
 
 def settings(space: str, **changes: Any) -> OperatorSettings:
@@ -50,6 +50,7 @@ class OperatorNamespace:
     space: str
     clock: Clock
     fake: FakeKubernetes | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     # -- time
 
@@ -91,12 +92,17 @@ class OperatorNamespace:
     ) -> Manifest:
         """Make a job of this kind, with a run policy and one restart policy for all types."""
         document = manifest(kind, **replicas)
+        document["apiVersion"] = self.jobs(kind).api_version
         document["metadata"] = {"name": name, "namespace": self.space, **(metadata or {})}
         document["spec"] |= {"runPolicy": dict(run or {}), **(spec or {})}
         if policy:
             for replica in document["spec"][find_framework(kind).replicas_field].values():
                 replica["restartPolicy"] = policy
-        return await self.client.create(jobs(kind), document)
+        return await self.client.create(self.jobs(kind), document)
+
+    def jobs(self, kind: str) -> Resource[Manifest]:
+        """Jobs of a kind in this server's version."""
+        return jobs(kind, self.versions.get(kind, ""))
 
     async def create(self, framework: Framework, spec: Mapping[str, Any]) -> Manifest:
         """Make a job of any framework."""
@@ -107,12 +113,13 @@ class OperatorNamespace:
         )
 
     async def job(self, kind: str = "PyTorchJob", name: str = JOB) -> Manifest:
-        return await self.client.get(jobs(kind), name, namespace=self.space)
+        return await self.client.get(self.jobs(kind), name, namespace=self.space)
 
     async def change(
         self, patch: Mapping[str, Any], kind: str = "PyTorchJob", name: str = JOB
     ) -> Manifest:
-        return await self.client.patch(jobs(kind), name, merge_patch(patch), namespace=self.space)
+        change = merge_patch(patch)
+        return await self.client.patch(self.jobs(kind), name, change, namespace=self.space)
 
     async def status(self, kind: str = "PyTorchJob", name: str = JOB) -> Manifest:
         result = await self.job(kind, name)
@@ -281,6 +288,7 @@ class OperatorNamespace:
     ) -> AsyncIterator[Manager]:
         """An operator of this namespace, while the context lasts; stopped in order at its end."""
         client = Client(self.operator, clock=self.clock, manager="danlu-operator")
+        changes = {"versions": self.versions, **changes}
         expected = settings(self.space, decorators=tuple(asking), **changes)
         async with (
             client,

@@ -37,7 +37,7 @@ async def grant(client: Client, operator: Client, settings: OperatorSettings) ->
     Rights in the operator's own namespace are given there too: in tests it is the same.
     """
     space = settings.namespace
-    needed = operator_rules(list_kinds(settings.kinds), settings)
+    needed = operator_rules(list_kinds(settings.kinds, settings.versions), settings)
     rules = [*needed.jobs, *needed.own]
     await _create_binding(client, ROLES, ROLE_BINDINGS, space, rules)
     if needed.cluster:

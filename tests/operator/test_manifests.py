@@ -24,6 +24,7 @@ __all__ = ["cli", "home"]
 Json = dict[str, Any]
 ALL: Json = {
     "kinds": ("PyTorchJob", "TFJob"),
+    "versions": {"MPIJob": "v2beta1"},
     "namespace": "team",
     "threads": 3,
     "rate": 12.5,
@@ -112,6 +113,7 @@ def test_schemes_are_chosen_as_kubeflow_s_are(given: list[str], kinds: tuple[str
     ("flag", "value"),
     [
         ("enable_scheme", ("PyTorhcJob",)),
+        ("mpijob_version", "v2"),
         ("replace_image", ("a",)),
         ("controller_threads", 0),
         ("kube_api_qps", -1.0),
@@ -198,11 +200,38 @@ def test_an_operator_of_one_namespace_has_no_rights_elsewhere() -> None:
 def test_priority_classes_are_of_no_namespace_and_need_a_cluster_role() -> None:
     for namespace in ("", "team"):
         result = objects(settings={"gang_scheduler": "volcano", "namespace": namespace})
-        (rule,) = result["ClusterRole/danlu-operator-cluster"]["rules"]
+        (*_, rule) = result["ClusterRole/danlu-operator-cluster"]["rules"]
         assert (rule["resources"], rule["verbs"]) == (["priorityclasses"], ["get"])
         binding = result["ClusterRoleBinding/danlu-operator-cluster"]
         assert binding["roleRef"]["name"] == "danlu-operator-cluster"
-    assert "ClusterRole/danlu-operator-cluster" not in objects()
+    assert "ClusterRole/danlu-operator-cluster" not in objects(settings={"kinds": ("TFJob",)})
+
+
+@pytest.mark.parametrize("version", ["v1", "v2beta1"])
+def test_one_version_of_a_kind_is_installed(version: str) -> None:
+    settings = parse_settings({"mpijob_version": version})
+    result = install_manifests(
+        list_kinds((), settings.versions), InstallOptions(image="r/danlu:1", settings=settings)
+    )
+    by_name = {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in result}
+    definition = by_name["CustomResourceDefinition/mpijobs.kubeflow.org"]
+    assert [each["name"] for each in definition["spec"]["versions"]] == [version]
+    (container,) = by_name["Deployment/danlu-operator"]["spec"]["template"]["spec"]["containers"]
+    assert ("--mpijob-version=v2beta1" in container["args"]) == (version == "v2beta1")
+    (rule, *_) = by_name["ClusterRole/danlu-operator-cluster"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["clustertrainingruntimes"], ["get"])
+    (rule,) = [
+        rule
+        for rule in by_name["ClusterRole/danlu-operator-cluster"]["rules"]
+        if rule["apiGroups"] == ["apiextensions.k8s.io"]
+    ]
+    assert (rule["verbs"], rule["resourceNames"]) == (["get"], ["mpijobs.kubeflow.org"])
+
+
+def test_a_launcher_over_ssh_needs_secrets_instead_of_roles() -> None:
+    allowed = list_allowed_verbs(kinds=("MPIJob",), versions={"MPIJob": "v2beta1"})
+    assert {verb for resource, verb in allowed if resource == "secrets"} == {"create", "patch"}
+    assert not {"roles", "pods/exec", "serviceaccounts"} & {resource for resource, _ in allowed}
 
 
 def test_decorators_travel_in_a_config_map() -> None:
@@ -217,7 +246,7 @@ def test_decorators_travel_in_a_config_map() -> None:
 
 def list_allowed_verbs(**settings: Any) -> set[tuple[str, str]]:
     options = OperatorSettings(**settings)
-    result = operator_rules(list_kinds(options.kinds), options)
+    result = operator_rules(list_kinds(options.kinds, options.versions), options)
     return {
         (resource, verb)
         for rule in result.jobs
@@ -236,7 +265,9 @@ def test_the_role_contains_no_unused_permission() -> None:
 
 
 def test_secrets_of_others_are_never_read() -> None:
-    every = list_allowed_verbs(reports_address=":1", gang_scheduler="volcano")
+    every = list_allowed_verbs(
+        reports_address=":1", gang_scheduler="volcano", versions={"MPIJob": "v2beta1"}
+    )
     assert not {("secrets", verb) for verb in ("get", "list", "watch")} & every
     assert "*" not in {part for obj in every for part in obj}
 
@@ -246,6 +277,22 @@ def test_the_definitions_are_written_as_yaml(cli: Cli) -> None:
     assert result.code == 0
     names = [obj["metadata"]["name"] for obj, _ in read_yaml(result.out, "crds") if obj]
     assert names == ["jaxjobs.kubeflow.org", "tfjobs.kubeflow.org"]
+
+
+def test_the_definition_of_another_version_is_written(cli: Cli) -> None:
+    result = cli("operator", "crds", "--enable-scheme", "mpijob", "--mpijob-version", "v2beta1")
+    ((definition, _),) = read_yaml(result.out, "crds")
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    options = {name: schema.get("default") for name, schema in spec["properties"].items()}
+    assert options == {
+        "slotsPerWorker": 1,
+        "runLauncherAsWorker": False,
+        "sshAuthMountPath": "/root/.ssh",
+        "launcherCreationPolicy": "AtStartup",
+        "mpiImplementation": "OpenMPI",
+        "mpiReplicaSpecs": None,
+        "runPolicy": None,
+    }
 
 
 def test_the_manifests_are_written_as_json(cli: Cli) -> None:

@@ -24,6 +24,7 @@ class ClusterNames:
     """Where the replicas of a TrainJob with this name are reached on a cluster."""
 
     job: str
+    on_cluster = False
 
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         return f"{self.job}-{replica.type}-0-{replica.index}.{self.job}"

@@ -76,7 +76,7 @@ def train_target(
     run: RunOptions,
 ) -> Any:
     """Train a function, a script or a manifest; see :func:`danlu.train`."""
-    with _add_details():
+    with add_details():
         _reject_in_replica()
         settings = load_settings()
         if callable(target):
@@ -91,7 +91,7 @@ def train_target(
         options = msgspec.structs.replace(options, **program_fields(target, args))
         if run.detach:
             return _submit_and_detach(options, settings)
-        return _raise_on_failure(_run_to_end(options, settings, run)[0])
+        return raise_on_failure(_run_to_end(options, settings, run)[0])
 
 
 def _train_function(
@@ -134,7 +134,7 @@ def _run_to_end(
 
 def attach_to_job(name: str, run: RunOptions, *, on: str = "") -> Any:
     """Wait for a job and return its value; see :func:`danlu.attach`."""
-    with _add_details():
+    with add_details():
         notebook = _current_notebook() if run.log is print else None
         if notebook is not None:
             summary, result = notebook.attach(name, on=on)
@@ -142,7 +142,7 @@ def attach_to_job(name: str, run: RunOptions, *, on: str = "") -> Any:
             summary, result = attach_job(name, load_settings(), log=run.log, on=on)
         if is_call(result):
             return _return_value(summary, result, every=run.every, trusted=run.trusted)
-        return _raise_on_failure(summary)
+        return raise_on_failure(summary)
 
 
 def run_sweep(
@@ -158,7 +158,7 @@ def run_sweep(
     changed: Callable[[SweepReport], object],
 ) -> SweepReport:
     """Run a sweep; see :func:`danlu.sweep`."""
-    with _add_details():
+    with add_details():
         axes = tuple(
             parse_axis(f"{name}={values}")
             if isinstance(values, str)
@@ -204,7 +204,8 @@ def _failure_error(summary: JobSummary, result: JobResult, trusted: bool) -> Exc
     return error
 
 
-def _raise_on_failure(summary: JobSummary) -> JobSummary:
+def raise_on_failure(summary: JobSummary) -> JobSummary:
+    """Return the summary of a job that succeeded; raises :class:`JobFailed`."""
     if not summary.is_successful:
         raise job_error(summary)
     return summary
@@ -233,7 +234,7 @@ def _current_notebook() -> NotebookRunner | None:
 
 
 @contextmanager
-def _add_details() -> Iterator[None]:
+def add_details() -> Iterator[None]:
     """Add the details and the hint of an error to its traceback."""
     try:
         with ExitStack() as stack:

@@ -74,9 +74,10 @@ def _flag_help(flag: OperatorFlag) -> str:
     return f"{flag.help} [default: {default}]" if has_default and default else flag.help
 
 
-def _kinds_option(function: F) -> F:
-    """Add ``--enable-scheme`` alone."""
-    return _flag_option(next(flag for flag in FLAGS if flag.kind == "kinds"))(function)
+def _kind_options(function: F) -> F:
+    """Add the flags that choose kinds and their versions."""
+    others = tuple(flag.name for flag in FLAGS if flag.kind not in ("kinds", "version"))
+    return flag_options(without=others)(function)
 
 
 def _ignored_options(function: F) -> F:
@@ -146,7 +147,7 @@ def _log_to_stderr() -> None:
 
 
 @command.subcommand("crds")
-@_kinds_option
+@_kind_options
 @_yaml_option
 @verbosity_options
 def crds(form: Any, **flags: Any) -> None:

@@ -126,7 +126,11 @@ def _click_settings(option: JobOption) -> dict[str, Any]:
 @click.option("--detach", is_flag=True, help="Run in the background and print the job name.")
 @click.option("--dry-run", is_flag=True, help="Print the generated manifest and exit.")
 @click.option(
-    "-o", "--output", "form", type=click.Choice(["yaml", "json"]), help="Format of --dry-run."
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["yaml", "json", "argo"]),
+    help="Format of --dry-run; argo is a Workflow that runs the job.",
 )
 @click.option("--as", "kind", type=click.Choice(KINDS), help="Kind of the manifest of --dry-run.")
 @frozen_option

@@ -10,7 +10,6 @@ from danlu.kube.types import Manifest
 from danlu.operator.gang_scheduling import add_scheduler_fields
 from danlu.operator.types import OperatorSettings
 from danlu.training.framework import Framework
-from danlu.training.names import config_map_name
 from danlu.training.pod_template import find_main_container, pod_spec
 from danlu.training.rendering import REPLICA_INDEX, render_pod, type_labels
 from danlu.training.replicas import replica_ids
@@ -74,7 +73,9 @@ def build_pod(
     topology = build_topology(job, framework, settings)
     manifest = render_pod(job, framework, replica, topology)
     manifest = _replace_images(job, framework, replica, settings, manifest)
-    return add_owner(job, add_scheduler_fields(job, replica, manifest, settings=settings))
+    return add_owner(
+        job, add_scheduler_fields(job, framework, replica, manifest, settings=settings)
+    )
 
 
 def _replace_images(
@@ -187,7 +188,7 @@ def build_config_map(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": config_map_name(job.name), "labels": {"app": job.name}},
+            "metadata": {"name": framework.files_config_map(job), "labels": {"app": job.name}},
             "data": {name: file.text for name, file in files.items()},
         },
     )

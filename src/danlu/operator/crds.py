@@ -3,13 +3,14 @@
 Those of TrainJobs and their runtimes are in :mod:`danlu.operator.train_job_crds`.
 
 Group, names, subresources and printer columns are those of the training operator 1.9
-(``manifests/base/crds``), so that its clients and stored objects keep working. Differences:
+(``manifests/base/crds``), so that its clients and stored objects keep working. A version that
+another operator serves has that one's fields and defaults. Differences:
 
 * The pod template preserves unknown fields instead of spelling all of them out. A CRD has 15 KB
   instead of 600, which ``kubectl apply`` accepts too, and no field of a newer Kubernetes is lost.
 * The server rejects invalid jobs as far as it can (bounds, enums, CEL), without a webhook. The
   operator validates the rest, and objects that were stored before these rules.
-* Only ``suspend`` has a default; others are set when a job is decoded, as in Kubeflow.
+* Only ``suspend`` has a default in v1; others are set when a job is decoded, as in Kubeflow.
 * The status preserves unknown fields, so that an operator that is newer than its CRDs loses no
   state.
 """
@@ -34,19 +35,18 @@ from danlu.operator.openapi import (
     integer_schema,
     struct_schema,
 )
+from danlu.operator.stored_versions import definition_name
 from danlu.operator.train_job_crds import train_job_definitions
+from danlu.operator.types import job_resource
 from danlu.training.framework import Framework
 from danlu.training.manifest_schema import MULTIKUEUE
-from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.registry import TRAIN_JOB
 from danlu.training.types import (
-    MANAGER,
     RDZV_BACKENDS,
     CleanPodPolicy,
     ElasticPolicy,
     JobStatus,
     ReplicaStatus,
-    RestartPolicy,
     RunPolicy,
     SchedulingPolicy,
 )
@@ -78,13 +78,13 @@ def custom_resource_definitions(frameworks: Iterable[Framework]) -> tuple[Manife
 
 def custom_resource_definition(framework: Framework) -> Manifest:
     """Return the CRD of a framework's kind."""
-    kind = framework.kind
+    kind, resource = framework.kind, job_resource(framework)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{framework.plural}.{KUBEFLOW_GROUP}"},
+        "metadata": {"name": definition_name(framework)},
         "spec": {
-            "group": KUBEFLOW_GROUP,
+            "group": resource.group,
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
@@ -99,7 +99,7 @@ def custom_resource_definition(framework: Framework) -> Manifest:
 
 def _crd_version(framework: Framework) -> Manifest:
     return {
-        "name": KUBEFLOW_VERSION,
+        "name": job_resource(framework).version,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": [
@@ -146,7 +146,8 @@ def _spec_schema(framework: Framework) -> Manifest:
         for name, schema in framework.spec_options.items()
     }
     spec = closed_object(
-        {**options, "runPolicy": _run_policy_schema(), field: _replicas_schema(framework)}, (field,)
+        {**options, "runPolicy": _run_policy_schema(framework), field: _replicas_schema(framework)},
+        (field,),
     )
     return {**spec, "x-kubernetes-validations": [*immutable_field_rules()]}
 
@@ -165,7 +166,7 @@ def _replicas_schema(framework: Framework) -> Manifest:
 def _replica_schema(framework: Framework) -> Manifest:
     fields: dict[str, Schema] = {
         "replicas": integer_schema(),
-        "restartPolicy": _enum_schema(RestartPolicy),
+        "restartPolicy": _enum_schema(framework.restart_policies),
         "template": _template_schema(framework),
         "label": {"type": "string"},
     }
@@ -189,7 +190,7 @@ def _template_schema(framework: Framework) -> Manifest:
     return {**closed_object({"spec": pod}, ("spec",)), **OPEN_OBJECT}
 
 
-def _run_policy_schema() -> Manifest:
+def _run_policy_schema(framework: Framework) -> Manifest:
     scheduling = struct_schema(
         SchedulingPolicy,
         minAvailable=integer_schema(),
@@ -205,7 +206,7 @@ def _run_policy_schema() -> Manifest:
         backoffLimit=integer_schema(),
         schedulingPolicy=scheduling,
         suspend={"type": "boolean", "default": False},
-        managedBy=_enum_schema((MANAGER, MULTIKUEUE)),
+        managedBy=_enum_schema((framework.manager, MULTIKUEUE)),
     )
 
 

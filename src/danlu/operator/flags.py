@@ -15,7 +15,7 @@ import msgspec
 
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
-from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_kind
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, choose_version, find_kind, list_versions
 from danlu.util.decoding import convert_value
 from danlu.util.dns_label import is_dns_label
 from danlu.util.urls import mask_credentials
@@ -31,20 +31,30 @@ class OperatorFlag:
     Attributes:
         kind: How the value is parsed. ``pairs`` are ``OLD=NEW``; ``urls`` are decorators without
             options; an ``address`` is ``[HOST]:PORT``, empty or ``0`` (as in Kubeflow) to disable
-            it; a ``name`` is a DNS label.
+            it; a ``name`` is a DNS label; an ``image`` and a ``version`` are one item of a mapping.
         variable: An environment variable that is used if the flag is not given.
-        image: The image that it replaces.
+        key: The key of that item: the image that is replaced, or a kind.
     """
 
     name: str
     field: str
     kind: Literal[
-        "text", "name", "address", "float", "integer", "boolean", "kinds", "pairs", "image", "urls"
+        "text",
+        "name",
+        "address",
+        "float",
+        "integer",
+        "boolean",
+        "kinds",
+        "version",
+        "pairs",
+        "image",
+        "urls",
     ]
     metavar: str
     help: str
     variable: str = ""
-    image: str = ""
+    key: str = ""
 
     @property
     def parameter(self) -> str:
@@ -59,6 +69,19 @@ FLAGS = (
         "kinds",
         "KIND",
         "Enable only this kind of job. Repeatable, or comma-separated; case-insensitive.",
+    ),
+    *(
+        OperatorFlag(
+            f"--{framework.kind.lower()}-version",
+            "versions",
+            "version",
+            "VERSION",
+            f"Version of {framework.kind}s: {' or '.join(list_versions(framework))}; a cluster"
+            " has one.",
+            key=framework.kind,
+        )
+        for framework in BUILT_IN_FRAMEWORKS
+        if framework.other_versions
     ),
     OperatorFlag(
         "--namespace",
@@ -130,7 +153,7 @@ FLAGS = (
         "CUSTOM_CLUSTER_DOMAIN",
     ),
     *(
-        OperatorFlag(added.flag, "images", "image", "IMAGE", added.help, image=added.image)
+        OperatorFlag(added.flag, "images", "image", "IMAGE", added.help, key=added.image)
         for framework in BUILT_IN_FRAMEWORKS
         for added in framework.added_images
     ),
@@ -183,8 +206,8 @@ def parse_settings(values: Mapping[str, Any]) -> OperatorSettings:
         value = values.get(flag.parameter)
         if value is None or value == ():
             continue
-        if flag.field == "images":
-            fields["images"] = {**fields.get("images", {}), **dict(_parse_images(flag, value))}
+        if flag.kind in ("image", "pairs", "version"):
+            fields[flag.field] = {**fields.get(flag.field, {}), **dict(_parse_items(flag, value))}
         else:
             fields[flag.field] = _parse_value(flag, value)
     if fields.get("threads", 1) < 1:
@@ -258,9 +281,13 @@ def _parse_name(flag: OperatorFlag, text: str) -> str:
     return text
 
 
-def _parse_images(flag: OperatorFlag, value: Any) -> Iterator[tuple[str, str]]:
-    if flag.kind == "image":
-        yield flag.image, value
+def _parse_items(flag: OperatorFlag, value: Any) -> Iterator[tuple[str, str]]:
+    if flag.kind == "version":
+        framework = find_kind(flag.key)
+        if choose_version(framework, value) is framework:
+            return
+    if flag.key:
+        yield flag.key, value
         return
     for pair in value:
         old, equals, new = pair.partition("=")
@@ -279,6 +306,8 @@ def _format_flag(flag: OperatorFlag, value: Any) -> Sequence[str]:
             # Decorators with options are passed in the file of --decorator-config.
             simple = [spec for spec in value if spec == DecoratorSpec(spec.url)]
             return [f"{flag.name}={spec.url}" for spec in simple]
+        case "version":
+            return (f"{flag.name}={value[flag.key]}",) if flag.key in value else ()
         case "image":
             return ()
         case "pairs":

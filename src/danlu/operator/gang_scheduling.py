@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from danlu.kube.resources import Resource
 from danlu.kube.types import Manifest
 from danlu.operator.types import OperatorSettings, PodGroupObject
 from danlu.training.framework import Framework
 from danlu.training.pod_template import list_containers, pod_spec, replace_metadata, replace_spec
 from danlu.training.replicas import desired_replicas, types_in_order
-from danlu.training.types import Job, ReplicaId, ReplicaType, SchedulingPolicy
+from danlu.training.types import Job, JobStatus, ReplicaId, ReplicaType, SchedulingPolicy
 from danlu.util.quantity import sum_quantities
 
 VOLCANO = "volcano"
@@ -111,10 +113,15 @@ def may_create_pods(group: PodGroupObject | None, scheduler: str) -> bool:
 
 
 def add_scheduler_fields(
-    job: Job, replica: ReplicaId, manifest: Manifest, *, settings: OperatorSettings
+    job: Job,
+    framework: Framework,
+    replica: ReplicaId,
+    manifest: Manifest,
+    *,
+    settings: OperatorSettings,
 ) -> Manifest:
     """Return the pod as a member of its job's PodGroup; a declared ``schedulerName`` is kept."""
-    if not settings.gang_scheduler or not _is_member(job, replica.type):
+    if not settings.gang_scheduler or not _is_member(job, framework, replica.type):
         return manifest
     metadata = manifest["metadata"]
     if settings.gang_scheduler == VOLCANO:
@@ -135,13 +142,15 @@ def _priority_class(job: Job, type: ReplicaType) -> str:
     return str(spec.get("priorityClassName") or "")
 
 
-def _is_member(job: Job, type: ReplicaType) -> bool:
-    waits = any(dependency.status == "Ready" for dependency in job.replicas[type].depends_on)
+def _is_member(job: Job, framework: Framework, type: ReplicaType) -> bool:
+    new = msgspec.structs.replace(job, status=JobStatus())
+    dependencies = framework.list_dependencies(new, type)
+    waits = any(dependency.status == "Ready" for dependency in dependencies)
     return not waits and not job.is_stage(type)
 
 
 def _gang_types(job: Job, framework: Framework) -> list[ReplicaType]:
-    return [type for type in types_in_order(job, framework) if _is_member(job, type)]
+    return [type for type in types_in_order(job, framework) if _is_member(job, framework, type)]
 
 
 def _total_replicas(job: Job, framework: Framework) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -11,14 +12,16 @@ import msgspec
 
 from danlu.errors import DanluError, OutsideError
 from danlu.kube.client import Client, DeleteOptions
-from danlu.kube.errors import AlreadyExists, Conflict, NotFound
+from danlu.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from danlu.kube.expectations import Expectations
 from danlu.kube.informer import Indexer, O
-from danlu.kube.patch import merge_patch
+from danlu.kube.patch import json_patch, merge_patch
 from danlu.kube.priorities import LOW_PRIORITY
 from danlu.kube.resources import Resource
 from danlu.kube.types import Manifest, Object
+from danlu.training.names import SSH_AUTH_TYPE, SSH_PRIVATE_KEY, SSH_PUBLIC_KEY
 from danlu.training.types import Job
+from danlu.util.ssh_keys import generate_p521_keys
 
 BatchTask = Callable[[], Awaitable[object]]
 _MAX_BATCH = 64
@@ -202,7 +205,8 @@ class DependentObjects:
     """Creates, corrects and deletes the other objects of a job: ConfigMaps, RBAC, PodGroup, HPA.
 
     They are not watched. Once found correct, an object counts as correct until the job wants
-    something else, or creates a pod that needs it.
+    something else, or creates a pod that needs it. A Secret gets new keys of ssh when it is
+    created, and is never changed.
 
     The job is not the only one that writes them: admission webhooks, administrators and other
     controllers do too. Only the fields that the job decides are corrected. Metadata and the queue
@@ -234,10 +238,12 @@ class DependentObjects:
         previous: Manifest = msgspec.json.decode(applied.manifest)
         resource = _resource_of(manifest)
         try:
-            await self._client.create(resource, manifest, priority=LOW_PRIORITY)
+            await self._client.create(resource, _add_keys(manifest), priority=LOW_PRIORITY)
         except AlreadyExists:
+            if _is_key_secret(manifest):
+                await self._check_owner(job, resource, manifest)
             # What has no owner outlives the job, and may be of an earlier one.
-            if manifest["metadata"].get("ownerReferences"):
+            elif manifest["metadata"].get("ownerReferences"):
                 await self._patch_existing(job, resource, manifest, previous)
         applied.manifest, applied.correct = encoded, True
 
@@ -262,6 +268,17 @@ class DependentObjects:
         """Forget a job that no longer exists."""
         self._last_applied.pop(uid, None)
 
+    async def _check_owner(
+        self, job: Job, resource: Resource[Manifest], manifest: Manifest
+    ) -> None:
+        """Check that a Secret is the job's on the server: the operator may not read Secrets."""
+        name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+        uid = {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": job.uid}
+        try:
+            await self._client.patch(resource, name, json_patch([uid]), namespace=namespace)
+        except Invalid as error:
+            raise NameConflict(resource.kind, name) from error
+
     async def _patch_existing(
         self, job: Job, resource: Resource[Manifest], manifest: Manifest, previous: Manifest
     ) -> None:
@@ -271,6 +288,18 @@ class DependentObjects:
             raise NameConflict(resource.kind, name)
         if patch := correction_patch(existing, manifest, previous):
             await self._client.patch(resource, name, merge_patch(patch), namespace=namespace)
+
+
+def _is_key_secret(manifest: Manifest) -> bool:
+    return bool(manifest.get("type") == SSH_AUTH_TYPE)
+
+
+def _add_keys(manifest: Manifest) -> Manifest:
+    """Return the manifest, with new keys if it is a Secret of keys."""
+    if not _is_key_secret(manifest):
+        return manifest
+    pair = zip((SSH_PRIVATE_KEY, SSH_PUBLIC_KEY), generate_p521_keys(), strict=True)
+    return {**manifest, "data": {name: b64encode(key).decode() for name, key in pair}}
 
 
 def correction_patch(existing: Manifest, desired: Manifest, previous: Manifest) -> Manifest:

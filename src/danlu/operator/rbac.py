@@ -1,7 +1,7 @@
 """The minimal RBAC rules that the operator needs, depending on its settings.
 
 It creates only what the frameworks need, without a gang scheduler it sees no PodGroups, and without
-reports it writes no Secrets. It never reads a Secret except its own.
+reports and ssh it writes no Secrets. It never reads a Secret except its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from danlu.kube.types import Manifest
 from danlu.operator.gang_scheduling import pod_group_resource
+from danlu.operator.stored_versions import definition_name
 from danlu.operator.types import OperatorSettings, job_resource
 from danlu.training.framework import Framework, policy_rule
 from danlu.training.registry import TRAIN_JOB
@@ -129,6 +130,10 @@ def _cluster_rules(
 ) -> Iterator[Manifest]:
     for framework in frameworks:
         yield from map(dict, framework.cluster_rules)
+    if names := [definition_name(each) for each in frameworks if each.single_version]:
+        definitions = ["customresourcedefinitions"]
+        rule = policy_rule("apiextensions.k8s.io", definitions, ("get",))
+        yield {**rule, "resourceNames": names}
     if settings.gang_scheduler:
         # They decide which replicas minResources includes first.
         yield policy_rule("scheduling.k8s.io", ["priorityclasses"], ("get",))

@@ -41,7 +41,8 @@ from danlu.training.conditions import set_condition
 from danlu.training.decide import decide
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
-from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, RestartBackoff
+from danlu.training.registry import choose_variant
+from danlu.training.types import ConditionType, Event, Job, JobStatus, RestartBackoff
 
 #: The timeout of expectations.
 _EXPECTATION_TIMEOUT = 300.0
@@ -134,7 +135,7 @@ class Reconciler:
             return RequeueAfter(_MISSING_RUNTIME_SECONDS, keep_failures=True)
         except NameConflict as error:
             return self._handle_name_conflict(job_object, error)
-        if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
+        if job.deleting or job.run_policy.managed_by not in ("", self.framework.manager):
             return Success()
         version, status = self.status_cache.latest(job_object.metadata, job.status)
         job = msgspec.structs.replace(job, status=status)
@@ -156,9 +157,11 @@ class Reconciler:
         pods = self.applier.pods.owned_by(job.uid)
         if len(pods) >= _LARGE_JOB:
             self.next_allowed[job.uid] = self.clock.monotonic() + _REST_SECONDS_PER_POD * len(pods)
-        observed = observe_pods(pods, self.framework)
-        decision = decide(job, observed, self.framework, now=now, backoff=self.backoff)
+        framework = choose_variant(self.framework, job)
+        observed = observe_pods(pods, framework)
+        decision = decide(job, observed, framework, now=now, backoff=self.backoff)
         context = ReconcileContext(
+            framework=framework,
             job_object=job_object,
             job=msgspec.structs.replace(job, status=decision.status),
             pods=pods,

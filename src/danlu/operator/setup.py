@@ -28,6 +28,7 @@ from danlu.operator.progress.credentials import (
 )
 from danlu.operator.progress.injection import ProgressInjector
 from danlu.operator.progress.server import ReportServer
+from danlu.operator.stored_versions import check_stored_versions
 from danlu.operator.submitter_lease import add_submitter_lease_controller
 from danlu.operator.types import OperatorSettings, PodDecorator, job_resource
 from danlu.training.registry import list_kinds
@@ -102,7 +103,7 @@ def build_manager(
     )
     jobs = {
         job_resource(framework): controllers.add_kind(framework)
-        for framework in list_kinds(settings.kinds)
+        for framework in list_kinds(settings.kinds, settings.versions)
     }
     if services is not None:
         add_submitter_lease_controller(manager, jobs, namespace=settings.namespace, clock=clock)
@@ -118,7 +119,7 @@ async def run_operator(config: ClusterConfig, settings: OperatorSettings) -> Non
 
     Raises:
         LeadershipLost: Another operator may be the leader now.
-        OutsideError: The caches could not be synced.
+        OutsideError: The caches could not be synced, or the cluster has jobs of another version.
     """
     metrics = MetricsRegistry()
     register_process_metrics(metrics)
@@ -131,6 +132,7 @@ async def run_operator(config: ClusterConfig, settings: OperatorSettings) -> Non
     )
     namespace = settings.lease_namespace or config.namespace
     async with client, open_services(client, settings, namespace=namespace) as services:
+        await check_stored_versions(client, list_kinds(settings.kinds, settings.versions))
         election = None
         if settings.leader_elect:
             election = LeaderElection(

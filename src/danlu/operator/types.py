@@ -90,6 +90,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kinds: The enabled kinds, empty for all.
+        versions: By kind, the version to serve (``v2beta1``) instead of the default.
         namespace: The namespace to watch, empty for the whole cluster.
         gang_scheduler: Empty, ``volcano``, or the name of a scheduler with scheduler-plugins.
         images: Replacements of images that frameworks name (``kubeflow/kubectl-delivery:latest``).
@@ -99,6 +100,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kinds: tuple[str, ...] = ()
+    versions: Mapping[str, str] = {}
     namespace: str = ""
     threads: int = 8
     rate: float = 0.0

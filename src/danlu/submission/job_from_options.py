@@ -52,6 +52,7 @@ _DEFAULT_FINISH_TIMEOUT = "1h"
 _MAX_STEM_LENGTH = 30
 
 #: No vowels, so that no suffix spells a word.
+SUFFIX_LENGTH = 5
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -112,7 +113,8 @@ def generate_job_name(script: str) -> str:
 
 def complete_generated_name(prefix: str) -> str:
     """Return a name as the API server makes of ``generateName``: the prefix and five letters."""
-    return f"{prefix[:58]}{''.join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))}"
+    suffix = "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))
+    return f"{prefix[: 63 - SUFFIX_LENGTH]}{suffix}"
 
 
 # -- pods -----------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ from danlu.errors import UsageError
 from danlu.jobs.backends import is_remote, reject_local_flags
 from danlu.jobs.report import WORKSPACE
 from danlu.project.project import BUILD_FILES, Project
+from danlu.submission.argo import WORKFLOW_NAME, build_workflow
 from danlu.submission.framework_detection import (
     detect_framework,
     detect_module_framework,
     find_module,
 )
 from danlu.submission.job_from_options import (
+    SUFFIX_LENGTH,
     apply_ending,
     apply_queue,
     build_job_from_options,
@@ -85,6 +87,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
         framework_reason: Why this framework was chosen, if the user did not.
         ignored_objects: Documents of the file that have no meaning here (``Service/name``).
         document: The manifest of the job, empty for a program.
+        name_prefix: What the job's generated name begins with; empty if the user chose the name.
     """
 
     job: Job
@@ -94,6 +97,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     framework_reason: str = ""
     ignored_objects: tuple[str, ...] = ()
     document: Mapping[str, Any] = {}
+    name_prefix: str = ""
 
 
 def plan_job(options: TrainOptions, *, settings: Settings) -> PlannedJob:
@@ -210,7 +214,8 @@ def _plan_program(options: TrainOptions, settings: Settings) -> PlannedJob:
         image=target.image,
         directory=_container_directory(options, target),
     )
-    return PlannedJob(job, framework.name, target, framework_reason=reason)
+    prefix = "" if options.name else job.name[:-SUFFIX_LENGTH]
+    return PlannedJob(job, framework.name, target, framework_reason=reason, name_prefix=prefix)
 
 
 def _choose_framework(options: TrainOptions) -> tuple[Framework, str]:
@@ -285,6 +290,8 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
     further = [(_read_manifest(options, file), file) for file in options.further_files]
     documents = read_manifest_file(_read_manifest(options, options.file), name, further)
     framework = documents.framework
+    metadata = documents.job.get("metadata") or {}
+    generated = not options.name and not metadata.get("name")
     document = documents.job.with_name(
         lambda prefix: options.name or (prefix and complete_generated_name(prefix))
     )
@@ -303,6 +310,7 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
         documents.objects,
         ignored_objects=documents.others,
         document=document,
+        name_prefix=job.name[:-SUFFIX_LENGTH] if generated else "",
     )
 
 
@@ -371,15 +379,20 @@ def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> list[s
 def format_manifest(planned: PlannedJob, form: str, missing: Sequence[str] = ()) -> str:
     """Return the manifest as it would be sent to a cluster, as ``yaml`` or ``json``.
 
-    Comments of YAML say what is ``missing``.
+    ``argo`` is a Workflow that sends it. Comments of YAML say what is ``missing``.
     """
     job = planned.job
+    if form == "argo" and planned.name_prefix:
+        # A workflow may be submitted again and again.
+        job = msgspec.structs.replace(job, name=WORKFLOW_NAME)
     is_train_job = find_framework(job.kind) is TRAIN_JOB
     documents = [
         *planned.objects.values(),
         *(write_train_job(job) if is_train_job else [write_job(job)]),
     ]
-    if form == "yaml":
+    if form == "argo":
+        documents = [build_workflow(documents, planned.name_prefix or f"{job.name}-")]
+    if form != "json":
         # Whatever begins a new line in a name must not end the comment.
         comments = (textwrap.wrap(" ".join(text.split()), _COMMENT_WIDTH) for text in missing)
         lines = "".join(f"# {line}\n" for comment in comments for line in comment)

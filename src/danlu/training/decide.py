@@ -103,7 +103,7 @@ def decide(
     if job.deleting or job.run_policy.managed_by not in ("", framework.manager):
         return Decision((), job.status)
     if job.status.finished:
-        return decide_after_end(job, observed, now=now)
+        return decide_after_end(job, observed, framework, now=now)
     job = _add_created_condition(job, now)
     replicas = observe_replicas(job, observed, framework)
     if job.run_policy.suspend and job.status.finishing is None:
@@ -180,7 +180,9 @@ def _decide_active(
             records=collect_records(job_replicas, map(record, replicas)),
             first_failure=status.first_failure or failure_that_ended_job(replicas, now=now),
         )
-        return finish_job(job, status, observed, final=final, events=events, now=now)
+        return finish_job(
+            job, status, observed, framework=framework, final=final, events=events, now=now
+        )
     status = _apply_verdict(job, framework, status, counts, verdict=verdict, now=now)
     if job.job_restart_policy is not None and any(map(_is_due, replicas)):
         restarts = status.restarts + 1
@@ -239,7 +241,7 @@ def _final_condition(
     made = job_replicas.count_restarts(counted) + job.status.restarts
     if exceeds_backoff_limit(job, framework, made=made, due=due):
         message = messages.backoff_limit_message(job)
-        return FinalCondition(ConditionType.FAILED, reason, message)
+        return FinalCondition(ConditionType.FAILED, framework.backoff_reason or reason, message)
     if deadline is not None and deadline <= 0:
         ended = (RunState.SUCCEEDED, RunState.FAILED)
         unfinished = [replica.id for replica in replicas if replica.state not in ended]

@@ -11,7 +11,8 @@ has no such phase: it applies only if the driver, or the annotation ``danlu.dev/
 gives a timeout, so jobs of other clients keep Kubeflow's rule.
 
 *Clean-up.* The clean pod policy applies however the job ended (Kubeflow 1.9 deletes all pods after
-a limit was exceeded). The time to live counts from the completion time; if a job has none (Kubeflow
+a limit was exceeded); a replica that Kubeflow runs as a batch Job is stopped under any policy, as
+with that. The time to live counts from the completion time; if a job has none (Kubeflow
 sets none after some failures), from its final condition.
 """
 
@@ -151,6 +152,7 @@ def decide_finishing(
         job,
         msgspec.structs.replace(status, records=records, first_failure=None, finishing=phase),
         observed,
+        framework=framework,
         final=msgspec.structs.replace(final, message=message),
         events=(*events, *_note_events(job, status.finishing, phase)),
         now=now,
@@ -250,6 +252,7 @@ def finish_job(
     status: JobStatus,
     observed: ObservedReplicas,
     *,
+    framework: Framework,
     final: FinalCondition,
     events: tuple[Event, ...],
     now: datetime,
@@ -263,11 +266,17 @@ def finish_job(
         statuses = fold_counts(status.replica_statuses)
         status = msgspec.structs.replace(status, replica_statuses=statuses, first_failure=None)
     event = Event(final.event_type, final.reason, final.message)
-    actions: tuple[Action, ...] = (*_clean_up_replicas(job, observed), *events, event)
+    actions: tuple[Action, ...] = (
+        *_clean_up_replicas(job, observed, framework),
+        *events,
+        event,
+    )
     return Decision(actions, status, _seconds_to_live(job, status, now))
 
 
-def decide_after_end(job: Job, observed: ObservedReplicas, *, now: datetime) -> Decision:
+def decide_after_end(
+    job: Job, observed: ObservedReplicas, framework: Framework, *, now: datetime
+) -> Decision:
     """Return what is left to do for a finished job. Its outcome never changes."""
     status = _set_completion_time(job.status, now)
     if not status.has_condition(ConditionType.SUCCEEDED):
@@ -275,9 +284,10 @@ def decide_after_end(job: Job, observed: ObservedReplicas, *, now: datetime) -> 
         failure = update_first_failure(status, observed.replicas)
         status = msgspec.structs.replace(status, replica_statuses=statuses, first_failure=failure)
     seconds = _seconds_to_live(job, status, now)
+    deletions = tuple(_clean_up_replicas(job, observed, framework))
     if seconds is not None and seconds <= 0:
-        return Decision((*_clean_up_replicas(job, observed), DeleteJob()), status)
-    return Decision(tuple(_clean_up_replicas(job, observed)), status, seconds)
+        return Decision((*deletions, DeleteJob()), status)
+    return Decision(deletions, status, seconds)
 
 
 def delete_replicas(replicas: Iterable[ObservedReplica], why: str) -> Iterator[DeleteReplica]:
@@ -297,12 +307,16 @@ def _deletes_running_replicas(job: Job) -> bool:
     return suspended or policy.clean_pod_policy is not CleanPodPolicy.NONE
 
 
-def _clean_up_replicas(job: Job, observed: ObservedReplicas) -> Iterator[DeleteReplica]:
-    if not _deletes_running_replicas(job):
-        return iter(())
+def _clean_up_replicas(
+    job: Job, observed: ObservedReplicas, framework: Framework
+) -> Iterator[DeleteReplica]:
     everything = job.run_policy.clean_pod_policy is CleanPodPolicy.ALL
+    alive = _deletes_running_replicas(job)
     replicas = [
-        replica for replica in observed.replicas if everything or replica.phase in ALIVE_PHASES
+        replica
+        for replica in observed.replicas
+        if everything
+        or (replica.phase in ALIVE_PHASES and (alive or replica.id.type in framework.batch_types))
     ]
     return delete_replicas(replicas, "the job is finished")
 

@@ -63,6 +63,14 @@ class GeneratedFile(msgspec.Struct, frozen=True):
     """Whether it runs a command in another replica: a driver with its own way replaces it."""
 
 
+class PodLabels(msgspec.Struct, frozen=True):
+    """The names of the labels with the job, the replica type and the index of a pod."""
+
+    job: str = "training.kubeflow.org/job-name"
+    type: str = "training.kubeflow.org/replica-type"
+    index: str = "training.kubeflow.org/replica-index"
+
+
 class AddedImage(msgspec.Struct, frozen=True):
     """An image that a framework adds to pods on a cluster, and the operator's flag to replace it.
 
@@ -150,13 +158,19 @@ class Framework(ABC):
     """The ``apiVersion`` of its manifests."""
 
     other_versions: ClassVar[tuple[Framework, ...]] = ()
-    """The frameworks of the kind's other versions, whose jobs run on this machine only."""
+    """The frameworks of the kind's other versions, which a cluster has instead of this one."""
+
+    single_version: ClassVar[bool] = False
+    """Whether a cluster's operator must not find jobs of another version under its CRD."""
 
     manager: ClassVar[str] = MANAGER
     """The ``managedBy`` of jobs that danlu runs."""
 
     aliases: ClassVar[tuple[str, ...]] = ()
     """Further names for ``--framework``, and further kinds that manifests may use."""
+
+    pod_labels: ClassVar[PodLabels] = PodLabels()
+    """The labels by which clients find the pods of a job."""
 
     replicas_field: ClassVar[str]
     """The key of the map of replica specs in ``spec``, such as ``pytorchReplicaSpecs``."""
@@ -215,8 +229,9 @@ class Framework(ABC):
     batch_types: ClassVar[tuple[ReplicaType, ...]] = ()
     """The types that Kubeflow runs as a Job of Kubernetes, if any.
 
-    A failed replica of these is always restarted, whatever its policy (default ``OnFailure``). Only
-    their restarts count towards ``backoffLimit``, which is 6 if unset.
+    A failed replica of these is always restarted, whatever its policy (default ``OnFailure``), and
+    as a new pod, so that the last one is kept with its log. Only their restarts count towards
+    ``backoffLimit``, which is 6 if unset. None goes on running after the job.
     """
 
     container: ClassVar[str]
@@ -245,6 +260,9 @@ class Framework(ABC):
 
     deadline_reason: ClassVar[str] = ""
     """The reason of a failure by the active deadline, if it is not that of other failures."""
+
+    backoff_reason: ClassVar[str] = ""
+    """The reason of a failure by the back-off limit, likewise."""
 
     node_types: ClassVar[tuple[ReplicaType, ...]] = ()
     """The types that can be nodes of a TrainJob, all of them alike, in the order of their ranks."""
@@ -297,6 +315,10 @@ class Framework(ABC):
         """
         return {}
 
+    def change_suspension(self, *, suspended: bool) -> Mapping[str, Any]:
+        """Return the change of ``spec`` that suspends or resumes a job."""
+        return {"runPolicy": {"suspend": suspended}}
+
     @property
     def operator_name(self) -> str:
         """The value of the label ``operator-name``."""
@@ -305,6 +327,10 @@ class Framework(ABC):
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
         """Return the name of a replica's pod, and of its Service."""
         return f"{job.name}-{replica}"
+
+    def files_config_map(self, job: Job) -> str:
+        """Return the name of the ConfigMap with :meth:`files` (Kubeflow's name for MPI's)."""
+        return f"{job.name}-config"
 
     def subdomain(self, job: Job) -> str:
         """Return the headless Service that the replicas share; empty if each has its own."""

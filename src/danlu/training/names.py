@@ -61,13 +61,17 @@ KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 STATUS_FIELD = "danlu"
 """The field of a TrainJob's status with the state of the operator: Trainer's has no room for it."""
 
+SNAPSHOT_KEY = "runtime"
+"""The key of the runtime in the ConfigMap :func:`runtime_snapshot_name`, as YAML."""
+
+SSH_AUTH_TYPE = "kubernetes.io/ssh-auth"
+"""The type of a Secret with keys of ssh. The operator generates them when it creates one."""
+
+SSH_PRIVATE_KEY, SSH_PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
+"""The fields of that Secret; the first name is Kubernetes', the second the MPI operator's."""
+
 LABELS_ANNOTATION = f"{ANNOTATION_PREFIX}/labels"
 """Annotation of a job: its submission's labels as JSON (Kubernetes' labels allow less)."""
-
-
-def config_map_name(job: str) -> str:
-    """Return the name of the ConfigMap with the framework's files (Kubeflow's name for MPI's)."""
-    return f"{job}-config"
 
 
 def runtime_snapshot_name(job: str) -> str:

@@ -7,7 +7,7 @@ package that cannot be loaded is an error only for those who ask for its framewo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -71,9 +71,13 @@ def find_framework(kind_or_name: str) -> Framework:
 def find_job_framework(job: Job) -> Framework:
     """Return the framework of a job's kind and version."""
     framework = find_framework(job.kind)
-    if framework is TRAIN_JOB:
-        return choose_framework(job.options["policy"])
-    return find_version(framework, job.api_version) or framework
+    return choose_variant(find_version(framework, job.api_version) or framework, job)
+
+
+def choose_variant(framework: Framework, job: Job) -> Framework:
+    """Return what drives this very job of a framework's kind: TrainJobs differ by their policy."""
+    policy = job.options.get("policy", "")
+    return choose_framework(policy) if framework is TRAIN_JOB else framework
 
 
 def find_version(framework: Framework, version: object) -> Framework | None:
@@ -92,12 +96,36 @@ def find_kind(name: str) -> Framework:
     return TRAIN_JOB if name.lower() in _framework_names(TRAIN_JOB) else find_framework(name)
 
 
-def list_kinds(kinds: Sequence[str] = ()) -> tuple[Framework, ...]:
+def list_kinds(
+    kinds: Sequence[str] = (), versions: Mapping[str, str] = {}
+) -> tuple[Framework, ...]:
     """Return the frameworks of all kinds of jobs that the operator serves.
 
-    Only those of ``kinds`` if it is not empty; raises :class:`UsageError` if one is unknown.
+    Only those of ``kinds`` if it is not empty, each in its version of ``versions`` (``v1``) if it
+    has one there. Raises :class:`UsageError` if one is unknown.
     """
-    return tuple(dict.fromkeys(map(find_kind, kinds))) or (*list_frameworks(), TRAIN_JOB)
+    known = tuple(dict.fromkeys(map(find_kind, kinds))) or (*list_frameworks(), TRAIN_JOB)
+    return tuple(choose_version(framework, versions.get(framework.kind, "")) for framework in known)
+
+
+def choose_version(framework: Framework, version: str) -> Framework:
+    """Return the framework of the same kind for a version (``v1``); an empty one is the default.
+
+    Raises :class:`UsageError` if it is unknown.
+    """
+    versions = {list_versions(other)[0]: other for other in (framework, *framework.other_versions)}
+    if version and version not in versions:
+        raise UsageError(
+            f"unknown version '{version}' of {framework.kind}",
+            hint=f"choose from {', '.join(versions)}",
+        )
+    return versions.get(version, framework)
+
+
+def list_versions(framework: Framework) -> tuple[str, ...]:
+    """Return the versions of a framework's kind (``v1``), its own first."""
+    known = (framework, *framework.other_versions)
+    return tuple(each.api_version.partition("/")[2] for each in known)
 
 
 def _framework_names(framework: Framework) -> frozenset[str]:

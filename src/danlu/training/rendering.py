@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danlu.training.framework import EnvVar, FieldRef, Framework, PodTemplate
+import msgspec
+
+from danlu.training.framework import EnvVar, FieldRef, Framework, PodLabels, PodTemplate
+from danlu.training.names import ANNOTATION_PREFIX
 from danlu.training.pod_template import (
     append_to,
     change_containers,
@@ -18,11 +21,13 @@ from danlu.training.pod_template import (
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 _PREFIX = "training.kubeflow.org"
-JOB_NAME = f"{_PREFIX}/job-name"
+JOB_NAME, REPLICA_TYPE, REPLICA_INDEX = msgspec.structs.astuple(PodLabels())
 OPERATOR_NAME = f"{_PREFIX}/operator-name"
-REPLICA_TYPE = f"{_PREFIX}/replica-type"
-REPLICA_INDEX = f"{_PREFIX}/replica-index"
 JOB_ROLE = f"{_PREFIX}/job-role"
+LEADER_ROLES = ("master", "launcher")
+"""The roles of the replica that represents its job; the MPI operator has another one."""
+OWN_INDEX = f"{ANNOTATION_PREFIX}/replica-index"
+"""Label of the replica's index if a framework gives :data:`REPLICA_INDEX` another meaning."""
 
 RESTART_COUNT = "DANLU_RESTART_COUNT"
 """Variable with the number of restarts of a replica, alone or with its job; not set for none."""
@@ -50,7 +55,9 @@ def render_pod(
     if by_container := framework.build_container_env(job, replica, topology):
         template = _add_env_by_container(template, by_container)
     template = framework.mark_pod(job, replica, template)
-    template = replace_spec(template, {"restartPolicy": _pod_restart_policy(job, replica.type)})
+    template = replace_spec(
+        template, {"restartPolicy": _pod_restart_policy(job, framework, replica.type)}
+    )
     if for_cluster:
         template = framework.mutate_pod(job, replica, topology, template)
     metadata = {"name": framework.pod_name(job, replica), "namespace": job.namespace}
@@ -78,9 +85,16 @@ def replica_labels(job: Job, framework: Framework, replica: ReplicaId) -> dict[s
     return {**type_labels(job, framework, replica.type), **index, **role}
 
 
+def read_replica_index(labels: Mapping[str, str], name: str = REPLICA_INDEX) -> str:
+    """Return the index of the replica, usually in the label ``name``; empty without one."""
+    return labels.get(OWN_INDEX) or labels.get(name, "")
+
+
 def parse_replica_id(labels: Mapping[str, str], framework: Framework) -> ReplicaId | None:
     """Return the replica that labels name; unknown replica types keep their name."""
-    type, index = labels.get(REPLICA_TYPE, ""), labels.get(REPLICA_INDEX, "")
+    names = framework.pod_labels
+    type = labels.get(names.type, "")
+    index = read_replica_index(labels, names.index)
     if not type or not index.isdecimal():
         return None
     known = (known for known in framework.replica_types if known.lower() == type)
@@ -145,9 +159,10 @@ def _env_entry(variable: EnvVar) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
-def _pod_restart_policy(job: Job, type: ReplicaType) -> str:
+def _pod_restart_policy(job: Job, framework: Framework, type: ReplicaType) -> str:
     """Return the pod's restart policy: ``Never`` if only danlu knows when to recreate it."""
     policy = job.replicas[type].restart_policy
-    if job.job_restart_policy is not None or policy is RestartPolicy.EXIT_CODE:
+    recreated = job.job_restart_policy is not None or type in framework.batch_types
+    if recreated or policy is RestartPolicy.EXIT_CODE:
         policy = RestartPolicy.NEVER
     return str(policy)

@@ -29,6 +29,7 @@ class ServiceTopology:
     job: Job
     framework: Framework
     cluster_domain: str = ""
+    on_cluster = True
 
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         """Return the name of its Service; a ``qualified`` one includes the namespace."""

@@ -362,6 +362,10 @@ class ObservedReplicas(msgspec.Struct, frozen=True):
 class Topology(Protocol):
     """Where replicas are reachable; each driver has its own."""
 
+    @property
+    def on_cluster(self) -> bool:
+        """Whether replicas are pods of a cluster, whose names resolve."""
+
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         """Return a name or address at which the job's other replicas reach it.
 

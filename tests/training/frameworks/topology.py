@@ -21,7 +21,9 @@ Shown = list[str]
 
 
 class FakeTopology:
-    """A topology as on Kubernetes: one service per pod, in one namespace."""
+    """Names as on Kubernetes, one service per pod in one namespace, for jobs of one machine."""
+
+    on_cluster = False
 
     def __init__(self, job: Job, framework: Framework, *, domain: str = "") -> None:
         self._job = job

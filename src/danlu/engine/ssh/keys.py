@@ -100,8 +100,11 @@ class SshKeys:
 
     def _create_keys(self, name: str) -> None:
         """Write both key pairs; ``known_hosts`` is written last and means all are there."""
-        client_private, client_public = _generate_key()
-        host_private, host_public = _generate_key()
+        # Loaded for the first `danlu up` of an environment only.
+        from danlu.util.ssh_keys import generate_ed25519_keys
+
+        client_private, client_public = generate_ed25519_keys()
+        host_private, host_public = generate_ed25519_keys()
         write_atomic(self.client_key, client_private, mode=0o600)
         write_atomic(self.client_public_key, client_public + b" danlu " + name.encode() + b"\n")
         write_atomic(self.host_key, host_private, mode=0o600)
@@ -112,19 +115,3 @@ class SshKeys:
 def environment_keys(environment: EnvironmentDirectory) -> SshKeys:
     """Return the keys of an environment, which may not exist yet."""
     return SshKeys(environment.directory / SSH_DIRECTORY)
-
-
-def _generate_key() -> tuple[bytes, bytes]:
-    """Return an ed25519 private key and its public key in OpenSSH's formats."""
-    # Loaded for the first `danlu up` of an environment only.
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-        PublicFormat,
-    )
-
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -10,11 +10,13 @@ import base64
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
 
 from danlu.errors import UsageError
+from danlu.jobs.trackers import tracker_variables, uses_wandb
 from danlu.jobs.types import Submission
 from danlu.kube.types import Manifest
 from danlu.training.framework import Framework, PodTemplate
@@ -204,6 +206,7 @@ class _JobRewriter:
             workdir = container["workingDir"]
             mounts.append({"name": "danlu-code", "mountPath": _CODE_MOUNT, "readOnly": True})
             mounts.append({"name": "danlu-workspace", "mountPath": workdir})
+        container = self._add_tracker_variables(container)
         variables = self._exchange_env(container)
         if self._checkpoint_claim:
             mounts.append({"name": "danlu-checkpoints", "mountPath": _CHECKPOINTS_MOUNT})
@@ -212,6 +215,26 @@ class _JobRewriter:
         if variables:
             container = {**container, "env": [*variables, *(container.get("env") or ())]}
         return append_to(container, "volumeMounts", *mounts) if mounts else container
+
+    def _add_tracker_variables(self, container: Mapping[str, Any]) -> Mapping[str, Any]:
+        env = container.get("env") or ()
+        given = {str(entry.get("name")): str(entry.get("value", "")) for entry in env}
+        trackers = tracker_variables(self._submission, given)
+        added: list[Mapping[str, Any]] = [
+            {"name": name, "value": escape_references(value)}
+            for name, value in trackers.items()
+            if name not in given
+        ]
+        if uses_wandb(given) and "WANDB_RUN_ID" not in given:
+            # Of two replicas that write to one run, one loses its history.
+            value = f"{token_hex(8)}-$(DANLU_REPLICA_TYPE)-$(DANLU_REPLICA_INDEX)"
+            known = () if self._wants_values else _REPLICA_VARIABLES
+            added = [*known, *added, {"name": "WANDB_RUN_ID", "value": value}]
+        changed = (
+            {**entry, "value": trackers[entry["name"]]} if entry.get("name") in trackers else entry
+            for entry in env
+        )
+        return {**container, "env": [*added, *changed]} if trackers or added else container
 
     def _with_code(self, container: Mapping[str, Any]) -> Mapping[str, Any]:
         command = container.get("command") or ()
@@ -235,8 +258,7 @@ class _JobRewriter:
         path = container.get("terminationMessagePath") or _TERMINATION_LOG
         return [
             *variables,
-            _env_from_label("DANLU_REPLICA_TYPE", "type"),
-            _env_from_label("DANLU_REPLICA_INDEX", "index"),
+            *_REPLICA_VARIABLES,
             {"name": "DANLU_REPLICA", "value": "$(DANLU_REPLICA_TYPE)-$(DANLU_REPLICA_INDEX)"},
             {"name": "DANLU_VALUE_OF", "value": self._value_source()},
             {"name": "DANLU_TERMINATION_FILE", "value": path},
@@ -267,6 +289,12 @@ class _JobRewriter:
 def _env_from_label(name: str, label: str) -> Mapping[str, Any]:
     reference = {"fieldPath": _REPLICA_LABEL.format(label)}
     return {"name": name, "valueFrom": {"fieldRef": reference}}
+
+
+_REPLICA_VARIABLES = (
+    _env_from_label("DANLU_REPLICA_TYPE", "type"),
+    _env_from_label("DANLU_REPLICA_INDEX", "index"),
+)
 
 
 # -- files in a ConfigMap -------------------------------------------------------------------------

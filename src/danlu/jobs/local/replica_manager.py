@@ -43,6 +43,7 @@ from danlu.jobs.local.topology import (
     render_local_pod,
     runs_in_container,
 )
+from danlu.jobs.trackers import TrackerRuns
 from danlu.jobs.types import ReplicaCommand, Submission
 from danlu.sandbox.types import ResourceUsage
 from danlu.training.framework import Framework
@@ -89,6 +90,7 @@ class ReplicaManager:
         self._attempts: dict[str, ReplicaAttempt] = {}
         self._logs: dict[ReplicaId, LogWriter] = {}
         self._gpus: dict[str, tuple[int, ...]] = {}
+        self._trackers = TrackerRuns(submission)
         self._host_gpus: tuple[int, ...] | None = None
         self._gpu_meter = GpuMeter()
         self._count = 0
@@ -135,7 +137,8 @@ class ReplicaManager:
         lost = (_lost_lines_warning(id, log) for id, log in sorted(self._logs.items()) if log.lost)
         engines = [self._processes, *([self._containers] if self._containers else [])]
         stopped = (text for attempt in self.latest.values() for text in attempt.warnings())
-        return (*(text for engine in engines for text in engine.warnings()), *stopped, *lost)
+        own = (*(text for engine in engines for text in engine.warnings()), *stopped, *lost)
+        return (*self._trackers.warnings(), *own)
 
     def close_logs(self) -> None:
         """Write all remaining lines; those that don't fit on the disk are lost."""
@@ -197,6 +200,7 @@ class ReplicaManager:
         attempt.gpus = await self._acquire_gpus(attempt)
         rendered = render_local_pod(self._job, self._framework, attempt.id, self.topology)
         pod = build_pod(rendered, self._submission, self._pod_context(attempt))
+        pod = await self._add_tracker_variables(pod, attempt.id)
         try:
             command = _replica_command(pod.main, self._submission)
             self._job_dir.write_command(attempt.id, command)
@@ -205,6 +209,16 @@ class ReplicaManager:
             if not is_disk_failure(error):
                 raise
         return pod
+
+    async def _add_tracker_variables(self, pod: PodContainers, replica: ReplicaId) -> PodContainers:
+        main, inherited = pod.main, {} if pod.main.image else os.environ
+        added = await self._trackers.variables(
+            replica,
+            {**inherited, **main.environment},
+            command=() if main.image else main.args,
+        )
+        main = msgspec.structs.replace(main, environment={**main.environment, **added})
+        return msgspec.structs.replace(pod, main=main)
 
     def _pod_context(self, attempt: ReplicaAttempt) -> PodContext:
         location = self.topology.locations[attempt.id]

@@ -35,6 +35,8 @@ class ReplicaLocation(msgspec.Struct, frozen=True):
 class LocalTopology:
     """The locations of a job's replicas (:class:`danlu.training.types.Topology`)."""
 
+    on_cluster = False
+
     def __init__(self, locations: Mapping[ReplicaId, ReplicaLocation]) -> None:
         self.locations = locations
 

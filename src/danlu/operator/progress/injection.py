@@ -17,7 +17,7 @@ from danlu.training.frameworks.train_job import INITIALIZERS
 from danlu.training.names import REPORTS_ANNOTATION, reports_config_map_name
 from danlu.training.progress import CA_CERT, SERVER_URL, TOKEN, status_path
 from danlu.training.registry import TRAIN_JOB
-from danlu.training.rendering import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE
+from danlu.training.rendering import JOB_ROLE, LEADER_ROLES, REPLICA_TYPE, read_replica_index
 from danlu.util.lru import LRUCache
 
 MOUNT_PATH = "/var/run/danlu/reports"
@@ -117,8 +117,8 @@ def inject_reports(pod: Manifest, job: Key, *, requested: frozenset[str], url: s
 def _env_vars(
     labels: Mapping[str, str], job: Key, *, requested: frozenset[str], url: str
 ) -> dict[str, str]:
-    replica = f"{labels.get(REPLICA_TYPE, '')}-{labels.get(REPLICA_INDEX, '')}"
-    role = "leader" if labels.get(JOB_ROLE) == "master" else "replicas"
+    replica = f"{labels.get(REPLICA_TYPE, '')}-{read_replica_index(labels)}"
+    role = "leader" if labels.get(JOB_ROLE) in LEADER_ROLES else "replicas"
     variables = {
         SERVER_URL: f"{url}/{role}/{replica}{status_path(job.namespace, job.name)}",
         CA_CERT: f"{MOUNT_PATH}/{_CA_FILE}",

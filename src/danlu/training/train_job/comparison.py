@@ -38,6 +38,7 @@ class _RankTopology:
     """Hosts called by the rank of their node, so that variables of different kinds are equal."""
 
     ranks: Sequence[ReplicaId]
+    on_cluster = False
 
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
         return f"node {self.ranks.index(replica)}" if replica in self.ranks else str(replica)

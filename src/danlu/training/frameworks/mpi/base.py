@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from danlu.training.framework import Framework, GeneratedFile
+from danlu.training.framework import Framework, GeneratedFile, PodTemplate
+from danlu.training.pod_template import (
+    append_to,
+    find_main_container,
+    replace_container,
+    replace_spec,
+)
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
 
 LAUNCHER = ReplicaType("Launcher")
@@ -24,6 +30,8 @@ DISCOVER = "discover_hosts.sh"
 
 EVICTED = "{evicted}/{expected} workers are evicted"
 WAIT_COMMAND = ("sleep", "365d")
+CONFIG_VOLUME = "mpi-job-config"
+FILE_MODES = {AGENT: 0o555, DISCOVER: 0o555, HOSTFILE: 0o444}
 
 
 class MpiBase(Framework):
@@ -47,6 +55,7 @@ class MpiBase(Framework):
     port = 9999
     env_in_all_containers = False
     services = False
+    single_version = True
     files_directory = "/etc/mpi"
     # Open MPI's daemon begins by removing its job's session directory, and with it that of another
     # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
@@ -59,11 +68,13 @@ class MpiBase(Framework):
         """Return whether the launcher is a host of processes, too."""
 
     @abstractmethod
-    def render_hostfile(self, job: Job) -> str:
+    def render_hostfile(self, job: Job, topology: Topology) -> str:
         """Return the hosts with their slots."""
 
     @abstractmethod
-    def render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
+    def render_discovery_script(
+        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
+    ) -> str:
         """Return the script that lists the running workers, for Horovod's elastic mode."""
 
     def computes(self, job: Job, type: ReplicaType) -> bool:
@@ -71,7 +82,7 @@ class MpiBase(Framework):
         return type == WORKER or self.launcher_computes(job)
 
     def render_agent(self, job: Job) -> str:
-        """Return the remote agent on a cluster; empty without one."""
+        """Return the remote agent on a cluster; empty if ssh needs none."""
         return ""
 
     def pod_name(self, job: Job, replica: ReplicaId) -> str:
@@ -82,11 +93,25 @@ class MpiBase(Framework):
         self, job: Job, topology: Topology, running: Sequence[ReplicaId]
     ) -> Mapping[str, GeneratedFile]:
         """Return the host file, the remote agent, and Horovod's host discovery script."""
-        return {
-            HOSTFILE: GeneratedFile(self.render_hostfile(job)),
-            AGENT: GeneratedFile(self.render_agent(job), executable=True, agent=True),
-            DISCOVER: GeneratedFile(self.render_discovery_script(job, running), executable=True),
+        agent = self.render_agent(job)
+        script = self.render_discovery_script(job, topology, running)
+        files = {
+            HOSTFILE: GeneratedFile(self.render_hostfile(job, topology)),
+            AGENT: GeneratedFile(agent, executable=True, agent=True),
+            DISCOVER: GeneratedFile(script, executable=True),
         }
+        if topology.on_cluster and not agent:
+            del files[AGENT]
+        return files
+
+    def mount_files(
+        self, template: PodTemplate, job: Job, directory: str, names: Sequence[str]
+    ) -> PodTemplate:
+        """Return the pod with these of :meth:`files` in a directory of its main container."""
+        items = [{"key": name, "path": name, "mode": FILE_MODES[name]} for name in names]
+        config_map = {"name": self.files_config_map(job), "items": items}
+        volume = {"name": CONFIG_VOLUME, "configMap": config_map}
+        return mount_volume(template, self.container, volume, directory)
 
     def list_hosts(self, job: Job) -> tuple[ReplicaId, ...]:
         """Return the hosts of processes, in the order of the host file."""
@@ -105,6 +130,16 @@ class MpiBase(Framework):
     def count_processes(self, job: Job, type: ReplicaType) -> int:
         """Return the slots of a host."""
         return slots_per_worker(job) if self.computes(job, type) else 1
+
+
+def mount_volume(
+    template: PodTemplate, container: str, volume: Mapping[str, Any], path: str
+) -> PodTemplate:
+    """Return the pod with a volume at a path of the container of this name."""
+    mount = {"name": volume["name"], "mountPath": path}
+    main = find_main_container(template, container)
+    template = replace_container(template, append_to(main, "volumeMounts", mount), main)
+    return replace_spec(template, append_to(template["spec"], "volumes", volume))
 
 
 def slots_per_worker(job: Job) -> int:

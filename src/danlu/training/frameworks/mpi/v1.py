@@ -6,7 +6,7 @@ Kubeflow's variables are followed by those that Open MPI 5 and PRRTE read instea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -21,6 +21,7 @@ from danlu.training.framework import (
 )
 from danlu.training.frameworks.mpi.base import (
     AGENT,
+    CONFIG_VOLUME,
     DISCOVER,
     EVICTED,
     HOSTFILE,
@@ -28,6 +29,7 @@ from danlu.training.frameworks.mpi.base import (
     WAIT_COMMAND,
     WORKER,
     MpiBase,
+    mount_volume,
     slots_per_worker,
 )
 from danlu.training.frameworks.mpi.v2beta1 import V2BETA1
@@ -42,8 +44,6 @@ from danlu.training.pod_template import (
 )
 from danlu.training.types import Job, ReplicaId, Topology
 
-FILE_MODES = {AGENT: 0o555, DISCOVER: 0o555, HOSTFILE: 0o444}
-
 # The default of Kubeflow's flag, and where that puts kubectl.
 DELIVERY_IMAGE = AddedImage(
     "kubeflow/kubectl-delivery:latest",
@@ -52,7 +52,6 @@ DELIVERY_IMAGE = AddedImage(
 )
 KUBECTL_DIRECTORY = "/opt/kube"
 RBAC_GROUP = "rbac.authorization.k8s.io"
-CONFIG_VOLUME = "mpi-job-config"
 KUBECTL_VOLUME = "mpi-job-kubectl"
 
 
@@ -126,37 +125,21 @@ class MpiFramework(MpiBase):
         directory = topology.directory(replica)
         if replica.type == LAUNCHER:
             template = self._deliver_kubectl(job, template, directory)
-            return self._mount_files(template, job, directory, (AGENT, HOSTFILE, DISCOVER))
+            return self.mount_files(template, job, directory, (AGENT, HOSTFILE, DISCOVER))
         main = find_main_container(template, self.container)
         if main and not main.get("command"):
             program, *args = WAIT_COMMAND
             waiting = {**main, "command": [program], "args": args}
             template = replace_container(template, waiting, main)
         # Open MPI looks for the agent on every rank.
-        return self._mount_files(template, job, directory, (AGENT,))
-
-    def _mount_files(
-        self, template: PodTemplate, job: Job, directory: str, names: Sequence[str]
-    ) -> PodTemplate:
-        items = [{"key": name, "path": name, "mode": FILE_MODES[name]} for name in names]
-        config_map = {"name": f"{job.name}-config", "items": items}
-        volume = {"name": CONFIG_VOLUME, "configMap": config_map}
-        return self._mount_volume(template, volume, directory)
+        return self.mount_files(template, job, directory, (AGENT,))
 
     def _deliver_kubectl(self, job: Job, template: PodTemplate, directory: str) -> PodTemplate:
         volume = {"name": KUBECTL_VOLUME, "emptyDir": {}}
-        template = self._mount_volume(template, volume, KUBECTL_DIRECTORY)
+        template = mount_volume(template, self.container, volume, KUBECTL_DIRECTORY)
         spec = append_to(template["spec"], "initContainers", _delivery_container(job, directory))
         spec.setdefault("serviceAccountName", f"{job.name}-launcher")
         return replace_spec(template, spec)
-
-    def _mount_volume(
-        self, template: PodTemplate, volume: Mapping[str, Any], path: str
-    ) -> PodTemplate:
-        mount = {"name": volume["name"], "mountPath": path}
-        main = find_main_container(template, self.container)
-        template = replace_container(template, append_to(main, "volumeMounts", mount), main)
-        return replace_spec(template, append_to(template["spec"], "volumes", volume))
 
     def extra_objects(self, job: Job, topology: Topology) -> list[dict[str, Any]]:
         """Return the RBAC objects that let the launcher exec in the workers, and nothing else.
@@ -195,7 +178,7 @@ class MpiFramework(MpiBase):
             for resource in (container.get("resources") or {}).get("limits") or {}
         )
 
-    def render_hostfile(self, job: Job) -> str:
+    def render_hostfile(self, job: Job, topology: Topology) -> str:
         """Return the hosts by the names of their pods."""
         slots, hosts = slots_per_worker(job), self.list_hosts(job)
         return "".join(f"{self.pod_name(job, host)} slots={slots}\n" for host in hosts)
@@ -209,7 +192,9 @@ class MpiFramework(MpiBase):
             f'{KUBECTL_DIRECTORY}/kubectl exec ${{POD_NAME}}{option} -- /bin/sh -c "$*"'
         )
 
-    def render_discovery_script(self, job: Job, running: Sequence[ReplicaId]) -> str:
+    def render_discovery_script(
+        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
+    ) -> str:
         """Return the script that lists the running workers by name, with their slots."""
         slots = slots_per_worker(job)
         text = "#!/bin/sh"

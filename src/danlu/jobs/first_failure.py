@@ -79,20 +79,23 @@ class ReplicaFailure(msgspec.Struct, frozen=True):
     """A replica that failed at ``time``: when its traceback began, or else when it ended.
 
     ``message`` is the first line of the error with which it ended, and the line of the user's file
-    that raised it; ``last_line`` says what it printed last if that was no error.
-    ``lost_connection`` is whether the error reports a lost connection, so that another replica may
-    be its cause.
+    that raised it. ``lost_connection`` is whether the error reports a lost connection, so that
+    another replica may be its cause.
     """
 
     replica: ReplicaView
     time: datetime
     message: str = ""
     lost_connection: bool = False
-    last_line: str = ""
 
 
-async def explain_first_failure(jobs: JobBackend, view: JobView) -> JobView:
-    """Return the view of a job with the first failure, and its message, that the logs show."""
+async def explain_first_failure(
+    jobs: JobBackend, view: JobView, *, last_line: bool = False
+) -> JobView:
+    """Return the view of a job with the first failure, and its message, that the logs show.
+
+    ``last_line`` is for callers that show no lines of the log themselves.
+    """
     first = view.status.first_failure
     if first is None or first.time is None or not view.finished:
         return view
@@ -106,6 +109,9 @@ async def explain_first_failure(jobs: JobBackend, view: JobView) -> JobView:
         return view  # such as for a user who may read jobs of a cluster, but no logs
     failures = [read_failure(replica, lines[id]) for id, replica in attempts.items()]
     found = _choose_first_failure(first, [failure for failure in failures if failure is not None])
+    if last_line and not found.message and found.replica in attempts:
+        words = _find_last_line(attempts[found.replica], lines[found.replica])
+        found = msgspec.structs.replace(found, message=words)
     status = msgspec.structs.replace(view.status, first_failure=found)
     return msgspec.structs.replace(view, status=status)
 
@@ -148,8 +154,7 @@ def _choose_first_failure(first: FirstFailure, failures: Sequence[ReplicaFailure
         )
     ]
     if cause.replica.id == first.replica:
-        message = cause.message or first.message or cause.last_line
-        return msgspec.structs.replace(first, message=message)
+        return msgspec.structs.replace(first, message=cause.message or first.message)
     found = FirstFailure(
         cause.replica.id, attempt=cause.replica.attempt, message=cause.message, time=cause.time
     )
@@ -190,9 +195,8 @@ def read_failure(replica: ReplicaView, lines: Sequence[LogLine]) -> ReplicaFailu
         if _BEGIN.search(text) and not (index and _HARMLESS.search(texts[index - 1]))
     ]
     if not begins:
-        if replica.state == "Stopped" or replica.finished is None:
-            return None
-        return ReplicaFailure(replica, replica.finished, last_line=_find_last_line(replica, texts))
+        stopped = replica.state == "Stopped" or replica.finished is None
+        return None if stopped else ReplicaFailure(replica, replica.finished or lines[-1].time)
     begin = last = begins.pop()
     while begins and _seconds_between(lines[begins[-1]], lines[begin]) <= _MAX_GAP_SECONDS:
         begin = begins.pop()
@@ -213,12 +217,15 @@ def _seconds_between(earlier: LogLine, later: LogLine) -> float:
     return (later.time - earlier.time).total_seconds()
 
 
-def _find_last_line(replica: ReplicaView, texts: Sequence[str]) -> str:
+def _find_last_line(replica: ReplicaView, lines: Sequence[LogLine]) -> str:
     """Say what a program printed last, if it chose its exit code itself."""
     if replica.exit_code not in _PROGRAM_CODES:
         return ""
-    lines = (strip_control_sequences(text).strip() for text in reversed(texts))
-    last = next(filter(None, lines), "")[:_MAX_MESSAGE_LENGTH]
+    texts = (
+        strip_control_sequences(line.data.decode(errors="replace")).strip()
+        for line in reversed(lines)
+    )
+    last = next(filter(None, texts), "")[:_MAX_MESSAGE_LENGTH]
     return f"it last printed: {last}" if last else ""
 
 

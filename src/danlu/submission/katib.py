@@ -126,7 +126,7 @@ def _write_trial(
     changed = msgspec.structs.replace(changed, replicas=replicas)
     if framework is not TRAIN_JOB:
         return [_remove_name(write_job(changed))]
-    # A runtime is no part of a trial, so it cannot have placeholders.
+    # The runtime is not part of a trial, so it cannot have placeholders.
     *objects, document = write_train_job(job)
     main = find_main_container(template, framework.container)
     fields = {name: main[name] for name in ("command", "args", "env") if main.get(name)}

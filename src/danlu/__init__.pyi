@@ -486,6 +486,20 @@ class _Config:
             config.repo("https://github.com/team/project")
         """
 
+    @staticmethod
+    def sagemaker(command: Sequence[str] | None = ()) -> None:
+        """Let the image run as a SageMaker training job, too: its entrypoint gives the program the
+        variables and arguments of SageMaker's toolkit and those of torchrun, and says why it
+        failed. It executes commands other than `train` and `serve` as they are.
+
+        Args:
+            command: the image's command, to which hyperparameters are added; without it,
+                SageMaker's `SAGEMAKER_PROGRAM` names a file in `/opt/ml/code`
+
+        Example:
+            config.sagemaker(["python", "/workspace/train.py"])
+        """
+
 config: Final[_Config]
 
 class _Io:

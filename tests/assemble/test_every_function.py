@@ -56,6 +56,7 @@ EXAMPLES = (
     "base(os='ubuntu22.04', language='r')",
     "config.apt_source('deb x')",
     "config.pip_index(url='https://x.org/simple', extra_url='https://y.org', trust=True)",
+    "config.sagemaker(['python', '/workspace/train.py'])",
     "git_config(name='Ada', email='ada@example.org', editor='vim')",
     "install.apt_packages(['git', 'vim=2:9*']); install.apt_packages(name=('curl',))",
     "install.codex()",

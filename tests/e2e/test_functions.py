@@ -288,6 +288,26 @@ def test_entrypoint(project: Project) -> None:
     assert config["config"]["Entrypoint"] == ["echo", "hi"]
 
 
+def test_an_image_runs_as_a_sagemaker_job(project: Project, tmp_path: Path) -> None:
+    program = "import os, sys; print(os.environ['SM_HP_EPOCHS'], os.environ['RANK'], sys.argv[1:])"
+    command = ["python", "-c", program]
+    project.write('install.python(version="3.11")', f"config.sagemaker({command!r})")
+    config = tmp_path / "ml" / "input" / "config"
+    config.mkdir(parents=True)
+    (config / "hyperparameters.json").write_text('{"epochs": "3"}')
+    (config / "inputdataconfig.json").write_text("{}")
+    hosts = '{"current_host": "localhost", "hosts": ["localhost"]}'
+    (config / "resourceconfig.json").write_text(hosts)
+    entrypoint = ("python3", "-I", "/opt/danlu/sagemaker.py")
+    report = project.build("-o", f"type=oci,dest={project.directory}/out")
+    built = oci_config(project.directory / "out", report["image"]["config"])["config"]
+    assert (built["Entrypoint"], built["Cmd"]) == ([*entrypoint], command)
+    volume = f"{tmp_path}/ml:/opt/ml"
+    output = project("run", "-v", volume, "--", *entrypoint, "train").stdout
+    assert output.strip() == "3 0 ['--epochs', '3']"
+    assert project.run(*entrypoint, "echo", "as it is") == "as it is"
+
+
 def image_members(project: Project) -> list[str]:
     """Return the names in all layers of steps, as read by another tool."""
     archive = project.directory.parent / "image.tar"

@@ -49,6 +49,7 @@ from danlu.lang.functions.runtime import (
     PortExposure,
 )
 from danlu.lang.functions.rust import RustToolchain
+from danlu.lang.functions.sagemaker import SageMakerEntrypoint
 from danlu.lang.functions.steps import CopyStep, HttpStep, RunStep, StepSecret
 from danlu.lang.functions.vscode import VscodeExtensions
 from tests.lang.support import COMMIT, body, envd, python_body
@@ -258,6 +259,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("config.owner(1000, 65535)", {"declarations": (ImageOwner(1000, 65535),)}),
     ("config.entrypoint(['date', '-u'])", {"declarations": (ImageEntrypoint(("date", "-u")),)}),
+    ("config.sagemaker()", {"declarations": (SageMakerEntrypoint(),)}),
+    (
+        "config.sagemaker(['python', 'a.py'])",
+        {"declarations": (SageMakerEntrypoint(("python", "a.py")),)},
+    ),
     ("config.jupyter()", {"declarations": (JupyterServer(),)}),
     ("config.jupyter(token='t', port=8888)", {"declarations": (JupyterServer("t", 8888),)}),
     ("config.gpu(count=2)", {"declarations": (GpuCount(2),)}),

@@ -164,6 +164,12 @@ def test_conflicting_declaration_names_the_first() -> None:
     assert error.span.line == 3
 
 
+def test_an_image_has_one_entrypoint() -> None:
+    error = finding("def build():\n    config.sagemaker()\n    config.entrypoint(['a'])\n")
+    assert "declared twice" in error.message
+    assert "build.envd:2:5" in error.hint
+
+
 @pytest.mark.parametrize(
     ("python", "uv"), [("3.11", "3.12"), ("3.11", "3.11.2"), ("3.1", "3.11"), ("3.12.1", "3.1")]
 )

@@ -30,6 +30,7 @@ from danlu.lang.functions import (
     rstudio,
     runtime,
     rust,
+    sagemaker,
     steps,
     vscode,
 )
@@ -52,6 +53,7 @@ _MODULES = (
     vscode,
     rstudio,
     config,
+    sagemaker,
     runtime,
     data,
 )

@@ -1,0 +1,142 @@
+"""The entrypoint of images that run as SageMaker training jobs, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.replica_runtime import sagemaker
+
+JOB = {
+    "resourceconfig": {"current_host": "localhost", "hosts": ["localhost"]},
+    "inputdataconfig": {},
+    "hyperparameters": {"epochs": "3", "n": "[1]"},
+}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """SageMaker's directories of a job with one host."""
+    (tmp_path / "input" / "config").mkdir(parents=True)
+    (tmp_path / "code").mkdir()
+    for name, value in JOB.items():
+        write_config(tmp_path, name, value)
+    return tmp_path
+
+
+def write_config(base: Path, name: str, value: Any) -> None:
+    (base / "input" / "config" / f"{name}.json").write_text(json.dumps(value))
+
+
+def start(base: Path, *arguments: str, program: str = "", **more: str) -> subprocess.Popen[str]:
+    variables = {"PATH": os.environ["PATH"], "SAGEMAKER_BASE_DIR": str(base), **more}
+    if program:
+        (base / "code" / "train.py").write_text(program)
+        variables["SAGEMAKER_PROGRAM"] = "train.py"
+    command = [sys.executable, "-I", str(sagemaker.__file__), *arguments]
+    return subprocess.Popen(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def read_failure(base: Path) -> str:
+    return (base / "output" / "failure").read_text(encoding="utf-8")
+
+
+def test_program_gets_arguments_and_the_rendezvous(base: Path) -> None:
+    program = "import os, sys; print(sys.argv[1:], os.environ['SM_HP_EPOCHS'], os.getcwd())"
+    code, out, err = finish(start(base, "train", program=program))
+    assert (code, err) == (0, "")
+    assert out.strip() == f"['--epochs', '3', '-n', '[1]'] 3 {base / 'code'}"
+    assert not (base / "output" / "failure").exists()
+
+
+def test_command_of_the_image_runs_if_there_is_no_program(base: Path) -> None:
+    code = "import os, sys; print(os.environ['WORLD_SIZE'], os.environ['PET_NNODES'], sys.argv[1])"
+    command = json.dumps([sys.executable, "-c", code])
+    result = finish(start(base, "train", DANLU_TRAIN_COMMAND=command))
+    assert result == (0, "1 1 --epochs\n", "")
+
+
+def test_failure_names_the_rank_the_exception_and_the_last_lines(base: Path) -> None:
+    program = "import sys\nprint('x' * 5000, file=sys.stderr)\nraise ValueError('no data')\n"
+    code, _, err = finish(start(base, "train", program=program))
+    assert code == 1
+    assert "Traceback" in err
+    lines = read_failure(base).splitlines()
+    first = "rank 0 of 1 (localhost): train.py ended with exit code 1"
+    assert lines[:2] == [first, "ValueError: no data"]
+    assert len(read_failure(base)) <= 1024
+
+
+def test_failure_that_the_program_wrote_is_kept(base: Path) -> None:
+    (base / "output").mkdir()
+    program = "open('../output/failure', 'w').write('mine'); raise SystemExit(7)"
+    assert finish(start(base, "train", program=program))[0] == 7
+    assert read_failure(base) == "mine"
+
+
+def test_sigterm_is_forwarded_and_is_no_failure(base: Path) -> None:
+    program = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(5)))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    process = start(base, "train", program=program)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[:2] == (5, "saved\n")
+    assert not (base / "output" / "failure").exists()
+
+
+def test_host_that_does_not_resolve_is_a_failure(base: Path) -> None:
+    hosts = {"current_host": "algo-1.invalid", "hosts": ["algo-1.invalid"]}
+    write_config(base, "resourceconfig", hosts)
+    code, _, err = finish(start(base, "train", program="print(1)", DANLU_HOST_TIMEOUT="0"))
+    assert code == 1
+    assert "host algo-1.invalid not found within 0 seconds" in err
+    assert "host algo-1.invalid not found" in read_failure(base)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("hyperparameters", "{'a': 1}", "cannot read"),
+        ("hyperparameters", "[]", "not an object"),
+        ("resourceconfig", '{"hosts": ["a"], "current_host": "b"}', "host 'b' is not one of"),
+        ("hyperparameters", '{"sagemaker_mpi_enabled": "true"}', "is not supported"),
+        ("hyperparameters", '{"sagemaker_submit_directory": "s3://b/c"}', "cannot fetch"),
+        ("hyperparameters", '{"a": "x\\u0000"}', "cannot start"),
+    ],
+)
+def test_invalid_job_is_a_failure(base: Path, name: str, text: str, message: str) -> None:
+    (base / "input" / "config" / f"{name}.json").write_text(text)
+    code, out, err = finish(start(base, "train", program="print(1)"))
+    assert (code, out) == (1, "")
+    assert message in err
+    assert message in read_failure(base)
+
+
+def test_other_commands_are_executed_as_they_are(base: Path) -> None:
+    assert finish(start(base, "sh", "-c", 'echo "$@"; exit 3', "x", "a b")) == (3, "a b\n", "")
+    assert finish(start(base, "no-such-program"))[0] == 127
+
+
+def test_serve_without_a_server_is_refused(base: Path) -> None:
+    code, _, err = finish(start(base, "serve"))
+    assert code == 1
+    assert "the image has no model server" in err

@@ -140,7 +140,9 @@ class TrainJobs:
         reference = document["spec"].get("runtimeRef") or {}
         if not isinstance(reference, Mapping):
             reference = {}
-        snapshot = await self._find_snapshot(obj)
+        # A job without a status has no snapshot yet, unless the operator was killed just then.
+        is_new = not msgspec.json.decode(obj.status)
+        snapshot = None if is_new else await self._find_snapshot(obj)
         if snapshot is None and self._has_ended(obj):
             return idle
         runtime = snapshot or await self._take_snapshot(obj, reference)
@@ -204,6 +206,8 @@ class TrainJobs:
                 CONFIG_MAPS, CONFIG_MAPS.to_manifest({"metadata": metadata, "data": data})
             )
         except AlreadyExists as error:
+            if kept := await self._find_snapshot(obj):
+                return kept
             raise NameConflict(CONFIG_MAPS.kind, name) from error
         return runtime
 

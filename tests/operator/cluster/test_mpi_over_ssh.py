@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
@@ -39,9 +40,7 @@ SPACE = "default"
 BUILD = """\
 def build():
     base(os="{os}")
-    install.apt_packages(
-        name=["openmpi-bin", "libopenmpi-dev", "g++", "openssh-server", "openssh-client"]
-    )
+    install.apt_packages(name={packages} + ["g++", "openssh-server", "openssh-client"])
     io.copy("pi.cc", "/src/")
     io.copy("sshd_config", "/src/")
     run([
@@ -56,6 +55,7 @@ def build():
         "mpic++ /src/pi.cc -o /home/mpiuser/pi",
     ])
 """
+OPEN_MPI, MPICH = ("openmpi-bin", "libopenmpi-dev"), ("mpich", "libmpich-dev")
 SSHD_CONFIG = """\
 PidFile /home/mpiuser/sshd.pid
 HostKey /home/mpiuser/.ssh/id_rsa
@@ -76,14 +76,17 @@ async def operator(cluster: RunningCluster, client: Client, tmp_path: Path) -> A
         await install(client)
 
 
-async def push_pi(cluster: RunningCluster, danlu: Danlu, parent: Path, os: str) -> str:
-    """Return the image of the MPI operator's example with the Open MPI of a distribution."""
+async def push_pi(
+    cluster: RunningCluster, danlu: Danlu, parent: Path, os: str, *packages: str
+) -> str:
+    """Return the image of the MPI operator's example with a distribution's MPI."""
     directory = parent / "pi"
     directory.mkdir()
     shutil.copy(EXAMPLES / "pi.cc", directory)
     (directory / "sshd_config").write_text(SSHD_CONFIG)
-    (directory / "build.envd").write_text(BUILD.format(os=os))
-    name = f"{cluster.registry}/team/pi-{os}"
+    names = list(packages or OPEN_MPI)
+    (directory / "build.envd").write_text(BUILD.format(os=os, packages=json.dumps(names)))
+    name = f"{cluster.registry}/team/pi-{os}-{names[0]}"
     return await anyio.to_thread.run_sync(lambda: push_image(directory, name, danlu))
 
 
@@ -142,7 +145,14 @@ def find_hosts(log: str) -> list[str]:
     return sorted(re.findall(r"Rank \d+ on host (\S+)", log))
 
 
-@pytest.mark.parametrize("os", ["debian12", "debian13"], ids=["Open MPI 4", "Open MPI 5"])
+@pytest.mark.parametrize(
+    ("os", "packages", "implementation", "example"),
+    [
+        pytest.param("debian12", OPEN_MPI, "OpenMPI", "pi.yaml", id="Open MPI 4"),
+        pytest.param("debian13", OPEN_MPI, "OpenMPI", "pi.yaml", id="Open MPI 5"),
+        pytest.param("debian13", MPICH, "MPICH", "pi-mpich.yaml", id="MPICH"),
+    ],
+)
 async def test_ranks_run_on_the_hosts_that_the_job_names(
     cluster: RunningCluster,
     client: Client,
@@ -150,25 +160,29 @@ async def test_ranks_run_on_the_hosts_that_the_job_names(
     danlu: Danlu,
     tmp_path: Path,
     os: str,
+    packages: tuple[str, ...],
+    implementation: str,
+    example: str,
 ) -> None:
-    image = await push_pi(cluster, danlu, tmp_path, os)
+    image = await push_pi(cluster, danlu, tmp_path, os, *packages)
     workers = ["pi-worker-0", "pi-worker-1"]
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, workers),
         ({"slotsPerWorker": 2}, [*workers, *workers]),
-        ({"runLauncherAsWorker": True}, ["pi-launcher", *workers]),
     ]
+    if packages == OPEN_MPI:  # MPICH calls the launcher with ssh, too
+        cases.append(({"runLauncherAsWorker": True}, ["pi-launcher", *workers]))
     for spec, hosts in cases:
         command = ["mpirun", "-n", str(len(hosts)), "/home/mpiuser/pi"]
-        document = describe_job(image, command, **spec)
+        document = describe_job(image, command, mpiImplementation=implementation, **spec)
         reason, log = await run_job(client, JOBS, document, launcher="pi-launcher")
         assert reason == "MPIJobSucceeded", log + cluster.node.log
         assert find_hosts(log) == sorted(hosts), log
 
     # The operator's own example, whose user is not root.
-    text = (EXAMPLES / "pi.yaml").read_text()
-    text = text.replace("mpioperator/mpi-pi:openmpi", image).replace("cpu: 1\n", "cpu: 100m\n")
-    job = dict(read_manifest_file(text, "pi.yaml").job)
+    text = (EXAMPLES / example).read_text().replace("cpu: 1\n", "cpu: 100m\n")
+    text = re.sub(r"image: mpioperator/mpi-pi:\S+", f"image: {image}", text)
+    job = dict(read_manifest_file(text, example).job)
     document = {**job, "metadata": {**job["metadata"], "namespace": SPACE}}
     reason, log = await run_job(client, JOBS, document, launcher="pi-launcher")
     assert reason == "MPIJobSucceeded", log + cluster.node.log

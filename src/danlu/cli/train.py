@@ -177,6 +177,9 @@ def command(
     if planned.ignored_objects:
         ignored = ", ".join(planned.ignored_objects)
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
+    for runtime in planned.manifests[:-1]:
+        name = f"{runtime['kind']} {runtime['metadata']['name']}"
+        run.terminal.info(f"{name} is created unless the cluster has the same")
     if dry_run:
         print_manifest(run, planned, options, kind=kind or "", form=form or "yaml")
         return 0

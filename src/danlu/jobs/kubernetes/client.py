@@ -116,6 +116,11 @@ class KubernetesJobs:
         if not submission.queue:
             return submission
         job = await join_queue(client, self.namespace, submission.job, submission.queue)
+        if submission.manifests and job != submission.job:
+            raise UsageError(
+                f"{submission.queue} is a queue of Volcano, which a TrainJob's runtime names",
+                hint="it is the annotation scheduling.volcano.sh/queue-name of spec.template there",
+            )
         return msgspec.structs.replace(submission, job=job)
 
     # -- reading ----------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def show(name: str, replica: str, form: str) -> None:
             run.terminal.write_stdout(line)
         return
     earlier = anyio.run(list_earlier_runs, backend, name)
-    view = anyio.run(explain_first_failure, backend, view)
+    view = anyio.run(partial(explain_first_failure, backend, view, last_line=True))
     if form == "json":
         names = [run_view.name for run_view in earlier]
         print_json(view_to_json(view) | {"earlierRuns": names}, run.terminal)

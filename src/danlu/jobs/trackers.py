@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import anyio
 import msgspec
 
 from danlu.jobs.types import Submission
+from danlu.training.framework import Framework
 from danlu.training.registry import find_job_framework
-from danlu.training.types import ReplicaId
+from danlu.training.types import Job, ReplicaId, ReplicaType
 
 #: Replaced by the job's name, because event files do not name it.
 _JOB_PLACEHOLDER = "{job}"
@@ -58,7 +59,7 @@ def tracker_variables(submission: Submission, given: Mapping[str, str]) -> dict[
         if name.startswith(f"{_SWEEP_LABEL}.")
     }
     added: dict[str, str] = {}
-    if uses_wandb(given):
+    if _uses_wandb(given):
         tags = (f"{name}={value}".replace(",", " ") for name, value in values.items())
         added |= {
             "WANDB_NAME": job,
@@ -77,8 +78,25 @@ def tracker_variables(submission: Submission, given: Mapping[str, str]) -> dict[
     return added
 
 
-def uses_wandb(given: Mapping[str, str]) -> bool:
-    """Whether a program with these variables writes to W&B."""
+def needs_wandb_run(
+    job: Job, framework: Framework, types: Iterable[ReplicaType], given: Mapping[str, str]
+) -> bool:
+    """Whether each replica of these types continues its W&B run when it is restarted.
+
+    Of two processes that write to one run, one loses its history: those that a launcher starts in a
+    replica, such as torchrun, cannot share one.
+    """
+    return (
+        _uses_wandb(given)
+        and "WANDB_RUN_ID" not in given
+        and all(
+            framework.computes(job, type) and framework.count_processes(job, type) == 1
+            for type in types
+        )
+    )
+
+
+def _uses_wandb(given: Mapping[str, str]) -> bool:
     return any(name.startswith("WANDB_") for name in given)
 
 
@@ -103,10 +121,9 @@ class TrackerRuns:
         ``command`` is that of a process, which writes to the same stores as a process of danlu.
         """
         added = tracker_variables(self._submission, given)
-        job = self._submission.job
-        if uses_wandb(given) and "WANDB_RUN_ID" not in given:
-            # Of two processes that write to one run, one loses its history.
-            suffix = "" if replica == find_job_framework(job).leader(job) else f"-{replica}"
+        job, framework = self._submission.job, find_job_framework(self._submission.job)
+        if needs_wandb_run(job, framework, [replica.type], given):
+            suffix = "" if replica == framework.leader(job) else f"-{replica}"
             added["WANDB_RUN_ID"] = f"{job.uid.replace('-', '')[:16]}{suffix}"
             if "WANDB_NAME" in added:
                 added["WANDB_NAME"] += suffix

@@ -28,7 +28,6 @@ from danlu.training.manifest import drop_empty, read_job, read_status, status_to
 from danlu.training.names import SNAPSHOT_KEY, STATUS_FIELD, runtime_snapshot_name
 from danlu.training.registry import TRAIN_JOB
 from danlu.training.train_job.reader import (
-    find_runtime_framework,
     outline_train_job,
     read_train_job,
     validate_runtime,
@@ -141,7 +140,9 @@ class TrainJobs:
         reference = document["spec"].get("runtimeRef") or {}
         if not isinstance(reference, Mapping):
             reference = {}
-        snapshot = await self._find_snapshot(obj)
+        # A job without a status has no snapshot yet, unless the operator was killed just then.
+        is_new = not msgspec.json.decode(obj.status)
+        snapshot = None if is_new else await self._find_snapshot(obj)
         if snapshot is None and self._has_ended(obj):
             return idle
         runtime = snapshot or await self._take_snapshot(obj, reference)
@@ -149,8 +150,6 @@ class TrainJobs:
             validate_runtime(runtime)
         except ManifestError as error:
             raise UnsupportedRuntime(error.message, findings=error.findings) from error
-        if find_runtime_framework(runtime["spec"]) is not TRAIN_JOB:
-            raise UnsupportedRuntime("spec.mlPolicy.mpi: is not supported by the operator yet")
         return read_train_job(document, [runtime])
 
     def find_manager(self, spec: Mapping[str, Any]) -> object:
@@ -207,6 +206,8 @@ class TrainJobs:
                 CONFIG_MAPS, CONFIG_MAPS.to_manifest({"metadata": metadata, "data": data})
             )
         except AlreadyExists as error:
+            if kept := await self._find_snapshot(obj):
+                return kept
             raise NameConflict(CONFIG_MAPS.kind, name) from error
         return runtime
 

@@ -379,11 +379,8 @@ def describe_missing_parts(planned: PlannedJob, options: TrainOptions) -> list[s
     return missing
 
 
-def format_manifest(planned: PlannedJob, form: str, missing: Sequence[str] = ()) -> str:
-    """Return the manifest as it would be sent to a cluster, as ``yaml`` or ``json``.
-
-    ``argo`` is a Workflow that sends it. Comments of YAML say what is ``missing``.
-    """
+def list_documents(planned: PlannedJob, form: str = "yaml") -> Sequence[Mapping[str, Any]]:
+    """Return the manifests as they would be sent to a cluster, or as ``argo`` the Workflow."""
     job = planned.job
     if form == "argo" and planned.name_prefix:
         # A workflow may be submitted again and again.
@@ -397,7 +394,14 @@ def format_manifest(planned: PlannedJob, form: str, missing: Sequence[str] = ())
         written = write_train_job(job) if is_train_job else [write_job(job)]
     documents = [*planned.objects.values(), *written]
     if form == "argo":
-        documents = [build_workflow(documents, planned.name_prefix or f"{job.name}-")]
+        return [build_workflow(documents, planned.name_prefix or f"{job.name}-")]
+    return documents
+
+
+def format_documents(
+    documents: Sequence[Mapping[str, Any]], form: str, missing: Sequence[str] = ()
+) -> str:
+    """Return the documents as ``json`` or as YAML, whose comments say what is ``missing``."""
     if form != "json":
         # Whatever begins a new line in a name must not end the comment.
         comments = (textwrap.wrap(" ".join(text.split()), _COMMENT_WIDTH) for text in missing)
@@ -407,3 +411,8 @@ def format_manifest(planned: PlannedJob, form: str, missing: Sequence[str] = ())
     if len(documents) > 1:
         whole = {"apiVersion": "v1", "kind": "List", "items": documents}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def format_manifest(planned: PlannedJob, form: str) -> str:
+    """Return the manifest as it would be sent to a cluster, as ``yaml``, ``json`` or ``argo``."""
+    return format_documents(list_documents(planned, form), form)

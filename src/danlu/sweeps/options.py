@@ -101,11 +101,6 @@ async def execute_sweep(
 
     Raises what :func:`danlu.sweeps.runner.run_sweep` does.
     """
-    if base.manifests:
-        raise UsageError(
-            "a sweep cannot change the commands of a TrainJob on a cluster",
-            hint="run it on this machine (--on local), or sweep a script",
-        )
     parallel = options.parallel or max_parallel_jobs(base.job)
     concurrency = max(1, min(parallel, points.total))
     base = msgspec.structs.replace(base, concurrency=concurrency)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.jobs.trackers import tracker_variables, uses_wandb
+from danlu.jobs.trackers import needs_wandb_run, tracker_variables
 from danlu.jobs.types import Submission
 from danlu.kube.types import Manifest
 from danlu.training.framework import Framework, PodTemplate
@@ -237,8 +237,8 @@ class _JobRewriter:
             for name, value in trackers.items()
             if name not in given
         ]
-        if uses_wandb(given) and "WANDB_RUN_ID" not in given:
-            # Of two replicas that write to one run, one loses its history.
+        job = self._submission.job
+        if needs_wandb_run(job, self._framework, job.replicas, given):
             value = f"{token_hex(8)}-$(DANLU_REPLICA_TYPE)-$(DANLU_REPLICA_INDEX)"
             known = () if self._wants_values else _REPLICA_VARIABLES
             added = [*known, *added, {"name": "WANDB_RUN_ID", "value": value}]

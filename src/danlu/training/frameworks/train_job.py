@@ -64,8 +64,9 @@ class TrainJobFramework(Framework):
 
     ``job.options`` are ``policy`` (a field of ``spec.mlPolicy`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode``, ``envInjection`` (the
-    names of containers by replicated job) and JobSet's ``volumeClaimPolicies``.
+    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode``, ``sshAuthMountPath``,
+    ``envInjection`` (the names of containers by replicated job) and JobSet's
+    ``volumeClaimPolicies``.
     """
 
     name = "trainjob"
@@ -100,7 +101,9 @@ class TrainJobFramework(Framework):
     deadline_reason = "DeadlineExceeded"
     operator_rules = (
         policy_rule(API_GROUP, ["trainingruntimes"], ("get",)),
-        policy_rule("", ["configmaps"], ("create", "get")),
+        policy_rule("", ["configmaps"], ("create", "get", "patch")),
+        # Keys of ssh, for the policy mpi.
+        policy_rule("", ["secrets"], ("create", "patch")),
         policy_rule("", ["persistentvolumeclaims"], ("create", "get", "patch")),
     )
     cluster_rules = (policy_rule(API_GROUP, ["clustertrainingruntimes"], ("get",)),)

@@ -417,6 +417,7 @@ def _build_job(
                         for target in _injection_targets(runtime)
                     },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
+                    "sshAuthMountPath": mpi.get("sshAuthMountPath"),
                     POLICIES_FIELD: [*claims],
                     **_read_rest(template),
                 }

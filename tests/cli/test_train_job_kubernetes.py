@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+import danlu
 from danlu.jobs.kubernetes.objects import job_resource
 from danlu.jobs.kubernetes.runtimes import runtime_resource
 from danlu.kube.client import Client
@@ -110,6 +111,15 @@ def test_a_train_job_runs_on_the_cluster_and_its_lines_arrive(cli: Cli, site: Jo
     # The second one finds the same runtime.
     assert cli("train", "-f", "both.yaml", "--name", "again", *ON).code == 0
     assert cli("jobs", "ls", "-q", *ON).out == "again\ndigits\n"
+
+
+def test_a_train_job_is_attached_to_from_python(cli: Cli, site: JobNamespace) -> None:
+    assert cli("train", "-f", "both.yaml", "--detach", *ON).out == "digits\n"
+    lines: list[str] = []
+    assert danlu.attach("digits", on="kubernetes", log=lines.append).state == "Succeeded"
+    assert sorted(lines) == ["node-0 │ rank 0", "node-1 │ rank 1"]
+    shown = cli("jobs", "show", "digits", *ON)
+    assert "TrainJob (trainjob)" in shown.out
 
 
 def test_a_failed_train_job_shows_the_replica_and_the_cause(cli: Cli, site: JobNamespace) -> None:

@@ -195,5 +195,6 @@ def missing_crds_error(client: Client, group: str = KUBEFLOW_GROUP) -> OutsideEr
     return OutsideError(
         f"the cluster at {client.config.server} has no CRDs of {group}",
         hint="install the operator and its CRDs with"
-        " `danlu operator manifests --image REF | kubectl apply --server-side -f -`",
+        " `danlu operator manifests --image REF | kubectl apply --server-side -f -`"
+        f"{'' if group == KUBEFLOW_GROUP else ', or Kubeflow Trainer'}",
     )

@@ -6,28 +6,28 @@ import statistics
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 
 from benchmarks.kubernetes.jobs import (
-    JOBS,
+    KINDS,
     SPACE,
+    JobKind,
     JobLatencies,
     count,
     following,
     install,
-    manifest,
-    pods_and_services,
+    list_objects,
     submit,
     until,
 )
 from benchmarks.kubernetes.roles import pairs
 from benchmarks.kubernetes.server import Requests, ServerExperiment, bench, requests_of
 from danlu.kube.client import Client
-from danlu.kube.resources import NAMESPACES, PODS, SERVICES
+from danlu.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICES
 from tests.ports import free_port
 
 __all__ = ["Figures", "along", "bare", "existing", "large"]
@@ -46,6 +46,7 @@ _ITS_OWN = (
     "tokenreviews",
 )
 _RUNS = 5.0
+_PODS = 3
 #: Events are written one after another, long after they occurred, so wait for them this long.
 _REST_SECONDS = 300
 
@@ -58,7 +59,7 @@ async def _open_experiment(directory: Path) -> AsyncIterator[tuple[ServerExperim
 
 
 async def bare(directory: Path, objects: Path) -> Figures:
-    """Measure a client with 20 connections that creates the same pods and services."""
+    """Measure a client with 20 connections that creates the same pods, services and ConfigMaps."""
     async with _open_experiment(directory) as (made, client):
         await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
         before = made.cpu()
@@ -66,29 +67,31 @@ async def bare(directory: Path, objects: Path) -> Figures:
         made.role("bare", str(objects))
         await anyio.to_thread.run_sync(made.wait, "bare")
         seconds = time.monotonic() - began
-        number = await count(client, PODS) + await count(client, SERVICES)
+        number = sum([await count(client, kind) for kind in (PODS, SERVICES, CONFIG_MAPS)])
         return {"seconds": seconds, "objects": number, **_measure_cpu(made, before)}
 
 
-async def existing(directory: Path, jobs: int, *, objects: Path | None = None) -> Figures:
+async def existing(
+    directory: Path, kinds: Sequence[JobKind], jobs: int, *, objects: Path | None = None
+) -> Figures:
     """Start the operator with ``jobs`` existing jobs; the kubelet starts after the last pod.
 
-    The created pods and services are written to ``objects``.
+    The created pods, services and ConfigMaps are written to ``objects``.
     """
     async with _open_experiment(directory) as (made, client):
         await install(client)
-        await submit(client, jobs)
+        await submit(client, kinds, jobs, _PODS)
         async with following(client) as seen:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
             made.operator(free_port())
-            await _wait_for_pods(made, client, 3 * jobs)
+            await _wait_for_pods(made, client, kinds, jobs, _PODS)
             figures = {"last pod": time.monotonic() - began}
             figures |= {
                 f"making {name}": spent for name, spent in _measure_cpu(made, before).items()
             }
             if objects is not None:
-                objects.write_bytes(pairs(await pods_and_services(client)))
+                objects.write_bytes(pairs(await list_objects(client)))
             started = time.monotonic()
             made.role("kubelet", str(_RUNS))
             await _wait_for_success(made, seen, jobs)
@@ -96,7 +99,9 @@ async def existing(directory: Path, jobs: int, *, objects: Path | None = None) -
             return {**figures, **await _measure_costs(made, client, asked, before, jobs=jobs)}
 
 
-async def along(directory: Path, jobs: int, *, pause: float = 0.0) -> Figures:
+async def along(
+    directory: Path, kinds: Sequence[JobKind], jobs: int, *, pause: float = 0.0
+) -> Figures:
     """Submit ``jobs`` jobs while operator and kubelet run; also measure their latency."""
     async with _open_experiment(directory) as (made, client):
         await install(client)
@@ -106,8 +111,8 @@ async def along(directory: Path, jobs: int, *, pause: float = 0.0) -> Figures:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
             async with anyio.create_task_group() as group:
-                group.start_soon(lambda: submit(client, jobs, pause=pause))
-                await _wait_for_pods(made, client, 3 * jobs)
+                group.start_soon(lambda: submit(client, kinds, jobs, _PODS, pause=pause))
+                await _wait_for_pods(made, client, kinds, jobs, _PODS)
                 last = time.monotonic() - began
             await _wait_for_success(made, seen, jobs)
             figures = {"last pod": last, "succeeded": time.monotonic() - began}
@@ -123,8 +128,9 @@ async def large(directory: Path, workers: int) -> Figures:
         async with following(client) as seen:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
-            await client.create(JOBS, manifest("job-0", workers))
-            await _wait_for_pods(made, client, workers + 1)
+            kinds = (KINDS["PyTorchJob"],)
+            await submit(client, kinds, 1, workers + 1)
+            await _wait_for_pods(made, client, kinds, 1, workers + 1)
             figures = {"last pod": time.monotonic() - began}
             started = time.monotonic()
             made.role("kubelet", str(_RUNS))
@@ -152,11 +158,15 @@ async def _start_operator(made: ServerExperiment) -> None:
     await until(ready, check=made.check)
 
 
-async def _wait_for_pods(made: ServerExperiment, client: Client, replicas: int) -> None:
-    """Wait until ``replicas`` pods and as many services exist."""
+async def _wait_for_pods(
+    made: ServerExperiment, client: Client, kinds: Sequence[JobKind], jobs: int, pods: int
+) -> None:
+    """Wait until all pods and services of the jobs exist."""
+    services = sum(kinds[index % len(kinds)].count_services(pods) for index in range(jobs))
 
     async def all_there() -> bool:
-        return await count(client, PODS) == replicas and await count(client, SERVICES) == replicas
+        found = (await count(client, PODS), await count(client, SERVICES))
+        return found == (jobs * pods, services)
 
     await until(all_there, check=made.check)
 
@@ -206,7 +216,8 @@ def _is_operators(verb: str, resource: str) -> bool:
     """Return whether only the operator makes this request: others write pod statuses and jobs."""
     if verb in _OTHERS or resource.partition("/")[0] in _ITS_OWN:
         return False
-    return (verb, resource) not in (("PATCH", "pods/status"), ("POST", "pytorchjobs"))
+    submitted = [("POST", kind.resource.plural) for kind in KINDS.values()]
+    return (verb, resource) not in (("PATCH", "pods/status"), *submitted)
 
 
 def _measure_cpu(made: ServerExperiment, before: Mapping[str, float]) -> dict[str, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ import msgspec
 from danlu.kube.client import Client
 from danlu.kube.informer import Informer
 from danlu.kube.resources import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     NAMESPACES,
     PODS,
@@ -23,12 +25,30 @@ from danlu.kube.resources import (
 from danlu.kube.types import Manifest, Object
 from danlu.kube.watch import ListOptions
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import list_kinds
+from danlu.operator.types import runtime_resource
+from danlu.training.registry import TRAIN_JOB, list_kinds
+from danlu.training.train_job.runtimes import bundled_runtime
+from danlu.training.train_job.schema import RUNTIME_KINDS
 
-__all__ = ["SPACE", "JobLatencies", "count", "following", "install", "manifest", "submit", "until"]
+__all__ = [
+    "KINDS",
+    "SPACE",
+    "JobKind",
+    "JobLatencies",
+    "count",
+    "following",
+    "install",
+    "list_objects",
+    "submit",
+    "until",
+]
 
 SPACE = "bench"
-JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Manifest)
+_RUNTIME = "torch-distributed"
+_IMAGE = "registry.example.org/team/train:1"
+_LIMITS = {"cpu": "1", "memory": "1Gi"}
+#: Labels with the name of a pod's job, of either kind.
+_JOB_LABELS = ("training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name")
 _CONNECTIONS = 20
 _LIMIT = 900.0
 
@@ -51,7 +71,10 @@ class _WatchedJob(Object, frozen=True, gc=False, rename="camel", omit_defaults=T
 
     @property
     def has_succeeded(self) -> bool:
-        return any(c.type == "Succeeded" and c.status == "True" for c in self.status.conditions)
+        return any(
+            c.type in ("Succeeded", "Complete") and c.status == "True"
+            for c in self.status.conditions
+        )
 
 
 class _WatchedPod(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -60,16 +83,19 @@ class _WatchedPod(Object, frozen=True, gc=False, rename="camel", omit_defaults=T
 
 @dataclass
 class JobLatencies:
-    """When each job succeeded, and when its master's pod did."""
+    """When each job succeeded, and when the pod that decides did.
+
+    That is the master of a PyTorchJob, and the last pod of a TrainJob.
+    """
 
     jobs: dict[str, float] = field(default_factory=dict)
-    masters: dict[str, float] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
+    pods: dict[str, float] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
 
     @property
     def latencies(self) -> list[float]:
         """Seconds from the pod's event to the job's, as one observer sees both, sorted."""
-        return sorted(self.jobs[name] - seen for name, seen in self.masters.items())
+        return sorted(self.jobs[name] - seen for name, seen in self.pods.items())
 
     def see_job(self, old: _WatchedJob | None, new: _WatchedJob | None) -> None:
         """Handle an event of a job."""
@@ -80,19 +106,23 @@ class JobLatencies:
         """Handle an event of a pod."""
         if new is None or new.status.phase != "Succeeded":
             return
-        name = new.metadata.name
-        self.ended.add(name)
-        if name.endswith("-master-0"):
-            self.masters.setdefault(name.removesuffix("-master-0"), time.monotonic())
+        name, labels = new.metadata.name, new.metadata.labels
+        job = next(labels[label] for label in _JOB_LABELS if label in labels)
+        if name not in self._ended and (job not in name or "-worker-" not in name):
+            self.pods[job] = time.monotonic()
+        self._ended.add(name)
 
 
 @asynccontextmanager
 async def following(client: Client, *, pods: bool = False) -> AsyncIterator[JobLatencies]:
     """Follow all jobs, and with ``pods`` all pods, which costs the server more."""
     seen = JobLatencies()
-    jobs = Informer(client, JOBS.with_model(_WatchedJob), ListOptions(SPACE))
-    jobs.add_event_handler(seen.see_job)
-    informers: list[Informer[Any]] = [jobs]
+    informers: list[Informer[Any]] = []
+    for kind in KINDS.values():
+        informers.append(
+            Informer(client, kind.resource.with_model(_WatchedJob), ListOptions(SPACE))
+        )
+        informers[-1].add_event_handler(seen.see_job)
     if pods:
         informers.append(Informer(client, PODS.with_model(_WatchedPod), ListOptions(SPACE)))
         informers[-1].add_event_handler(seen.see_pod)
@@ -106,7 +136,7 @@ async def following(client: Client, *, pods: bool = False) -> AsyncIterator[JobL
 
 
 async def install(client: Client) -> None:
-    """Create the namespace and the CRDs, and wait until these are established."""
+    """Create the namespace, the CRDs, once these are established a runtime."""
     await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
     made = custom_resource_definitions(list_kinds())
     for crd in made:
@@ -122,37 +152,79 @@ async def install(client: Client) -> None:
         return len(established) == len(made) and all(established)
 
     await until(crds_are_ready)
+    runtime = bundled_runtime(_RUNTIME)
+    assert runtime is not None
+    await client.create(runtime_resource(RUNTIME_KINDS[0]), dict(runtime))
 
 
-def manifest(name: str, workers: int) -> Manifest:
-    """Return a PyTorchJob of a master and ``workers`` workers."""
+def _describe_pytorch_job(pods: int) -> Manifest:
+    """Return the spec of a PyTorchJob of a master and workers."""
 
     def replicas(number: int) -> Manifest:
         container = {
             "name": "pytorch",
-            "image": "registry.example.org/team/train:1",
+            "image": _IMAGE,
             "command": ["python", "train.py"],
-            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+            "resources": {"limits": _LIMITS},
         }
         template = {"spec": {"containers": [container]}}
         return {"replicas": number, "restartPolicy": "OnFailure", "template": template}
 
-    specs = {"Master": replicas(1), "Worker": replicas(workers)}
-    return JOBS.to_manifest(
-        {
-            "metadata": {"name": name, "namespace": SPACE},
-            "spec": {"runPolicy": {"cleanPodPolicy": "None"}, "pytorchReplicaSpecs": specs},
-        }
-    )
+    specs = {"Master": replicas(1), "Worker": replicas(pods - 1)}
+    return {"runPolicy": {"cleanPodPolicy": "None"}, "pytorchReplicaSpecs": specs}
 
 
-async def submit(client: Client, number: int, *, first: int = 0, pause: float = 0.0) -> None:
-    """Submit ``number`` jobs of a master and two workers, at once or with a pause between them."""
-    names = iter([f"job-{n}" for n in range(first, first + number)])
+def _describe_train_job(pods: int) -> Manifest:
+    """Return the spec of a TrainJob with a pod on each node."""
+    trainer = {
+        "numNodes": pods,
+        "image": _IMAGE,
+        "command": ["torchrun", "train.py"],
+        "resourcesPerNode": {"limits": _LIMITS},
+    }
+    return {"runtimeRef": {"name": _RUNTIME}, "trainer": trainer}
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """A kind of jobs, its spec for a number of pods, and the services of that many pods."""
+
+    resource: Resource[Manifest]
+    describe: Callable[[int], Manifest]
+    count_services: Callable[[int], int]
+
+    def manifest(self, name: str, pods: int) -> Manifest:
+        """Return a job of ``pods`` pods."""
+        metadata = {"name": name, "namespace": SPACE}
+        return self.resource.to_manifest({"metadata": metadata, "spec": self.describe(pods)})
+
+
+def _resource(group: str, version: str, kind: str) -> Resource[Manifest]:
+    return Resource(group, version, f"{kind.lower()}s", kind, Manifest)
+
+
+KINDS = {
+    "PyTorchJob": JobKind(
+        _resource("kubeflow.org", "v1", "PyTorchJob"), _describe_pytorch_job, lambda pods: pods
+    ),
+    "TrainJob": JobKind(
+        _resource(*TRAIN_JOB.api_version.split("/"), TRAIN_JOB.kind),
+        _describe_train_job,
+        lambda pods: 1,
+    ),
+}
+
+
+async def submit(
+    client: Client, kinds: Sequence[JobKind], number: int, pods: int, *, pause: float = 0.0
+) -> None:
+    """Submit ``number`` jobs, of the kinds in turns, at once or with a pause between them."""
+    numbers = iter(range(number))
 
     async def some() -> None:
-        for name in names:
-            await client.create(JOBS, manifest(name, 2))
+        for index in numbers:
+            kind = kinds[index % len(kinds)]
+            await client.create(kind.resource, kind.manifest(f"job-{index}", pods))
             await anyio.sleep(pause)
 
     async with anyio.create_task_group() as group:
@@ -166,21 +238,23 @@ async def count(client: Client, resource: Resource[Any]) -> int:
     return len(page.items) + page.remaining
 
 
-async def pods_and_services(client: Client) -> list[tuple[str, dict[str, object]]]:
-    """Return the existing pods and services, alternating, as a client would create them."""
+async def list_objects(client: Client) -> list[tuple[str, dict[str, object]]]:
+    """Return the pods, services and ConfigMaps of all jobs, in turns, as a client creates them."""
     found: list[list[tuple[str, dict[str, object]]]] = []
-    for resource in (PODS, SERVICES):
+    for resource in (PODS, SERVICES, CONFIG_MAPS):
         path = resource.path(namespace=SPACE)
         listed = (await client.list(resource, ListOptions(SPACE))).items
         found.append([(path, _strip_metadata(resource, obj)) for obj in listed])
-    return [entry for pair in zip(*found, strict=True) for entry in pair]
+    return [entry for turn in zip_longest(*found) for entry in turn if entry is not None]
 
 
 def _strip_metadata(resource: Resource[Manifest], obj: Manifest) -> dict[str, object]:
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     metadata = {name: obj["metadata"][name] for name in kept if name in obj["metadata"]}
-    spec = {name: value for name, value in obj["spec"].items() if name != "nodeName"}
-    return resource.to_manifest({"metadata": metadata, "spec": spec})
+    content = {name: obj[name] for name in ("spec", "data") if name in obj}
+    if "spec" in content:
+        content["spec"] = {key: obj["spec"][key] for key in obj["spec"] if key != "nodeName"}
+    return resource.to_manifest({"metadata": metadata, **content})
 
 
 async def until(

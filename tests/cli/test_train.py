@@ -283,6 +283,7 @@ def test_missing_dependency_exits_with_4(
         (["train", "-f", "gone.yaml"], "manifest gone.yaml not found"),
         (["train", "train.py", "--deadline", "soon"], "invalid duration"),
         (["train", "train.py", "-o", "json"], "--dry-run"),
+        (["train", "train.py", "--dry-run", "-o", "katib"], "-o katib requires --sweep"),
         (["train", "train.py", "--framework", "keras"], "unknown framework 'keras'"),
         (["jobs", "show", "nobody"], "job 'nobody' not found"),
         (["jobs", "sohw"], "did you mean `show`?"),

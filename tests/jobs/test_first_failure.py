@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 import anyio
@@ -206,6 +207,25 @@ def test_the_reason_is_the_error_and_the_line_of_the_users_file(
     texts: Sequence[str], reason: str
 ) -> None:
     assert find_first([ended(0, 1.01)], printed(*texts)) == ("worker-0", reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "texts", "message"),
+    [
+        (2, ("train.py: error: --epochs\x1b[0m", ""), "it last printed: train.py: error: --epochs"),
+        (137, ("epoch 3",), ""),
+        (1, (), ""),
+    ],
+)
+def test_a_program_without_a_traceback_failed_for_what_it_last_printed(
+    code: int, texts: Sequence[str], message: str
+) -> None:
+    last = ended(0, 1.01, code=code)
+    first = FirstFailure(last.id, exit_code=code, time=last.finished)
+    failed = view("Failed", last, first=first)
+    jobs = FakeJobs(demo=JobScript([failed], printed(*texts)))
+    found = anyio.run(partial(explain_first_failure, jobs, failed, last_line=True))
+    assert found.status.first_failure == msgspec.structs.replace(first, message=message)
 
 
 def test_an_error_that_the_program_survived_is_not_the_reason() -> None:

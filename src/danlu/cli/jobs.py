@@ -13,7 +13,7 @@ import anyio
 import click
 import msgspec
 
-from danlu.cli.error_rendering import print_error
+from danlu.cli.error_rendering import print_error, print_warning
 from danlu.cli.groups import group
 from danlu.cli.job_output import LogPrefixes, WarningPrinter, format_log_line
 from danlu.cli.job_output.foreground import attach, make_job_renderer, print_result
@@ -93,7 +93,8 @@ def ls(every: bool, form: str) -> None:
     are done, of all. With -q only names are printed.
     """
     run = current_session()
-    views, hidden = anyio.run(_list_runs, _open_backend(run), every)
+    warn = partial(print_warning, terminal=run.terminal)
+    views, hidden = anyio.run(_list_runs, _open_backend(run), every, warn)
     if form == "json":
         print_json([view_to_json(view) for view in views], run.terminal)
     elif run.quiet:
@@ -114,10 +115,12 @@ def ls(every: bool, form: str) -> None:
             run.terminal.info(f"{pluralize(hidden, 'earlier run')} not shown; --all lists them")
 
 
-async def _list_runs(backend: JobBackend, every: bool) -> tuple[list[JobView], int]:
+async def _list_runs(
+    backend: JobBackend, every: bool, warn: Callable[[str], object]
+) -> tuple[list[JobView], int]:
     """Return the views to list, and the number of earlier runs that are not among them."""
     found, hidden = [], 0
-    for view in await list_views(backend):
+    for view in await list_views(backend, warn):
         earlier = await list_earlier_runs(backend, view.name) if every else []
         found += [view, *earlier]
         hidden += 0 if every else len(await list_run_names(backend, view.name))
@@ -156,7 +159,7 @@ def show(name: str, replica: str, form: str) -> None:
             run.terminal.write_stdout(line)
         return
     earlier = anyio.run(list_earlier_runs, backend, name)
-    view = anyio.run(explain_first_failure, backend, view)
+    view = anyio.run(partial(explain_first_failure, backend, view, last_line=True))
     if form == "json":
         names = [run_view.name for run_view in earlier]
         print_json(view_to_json(view) | {"earlierRuns": names}, run.terminal)

@@ -129,8 +129,8 @@ def _click_settings(option: JobOption) -> dict[str, Any]:
     "-o",
     "--output",
     "form",
-    type=click.Choice(["yaml", "json", "argo"]),
-    help="Format of --dry-run; argo is a Workflow that runs the job.",
+    type=click.Choice(["yaml", "json", "argo", "katib"]),
+    help="Format of --dry-run; argo is a Workflow, katib a sweep's Experiment.",
 )
 @click.option("--as", "kind", type=click.Choice(KINDS), help="Kind of the manifest of --dry-run.")
 @frozen_option
@@ -168,8 +168,12 @@ def command(
     if kind and not dry_run:
         raise click.UsageError("--as requires --dry-run")
     sweep = _parse_sweep_options(flags, replace=replace)
-    if sweep is not None and (detach or dry_run):
-        raise click.UsageError("--sweep cannot be combined with --detach or --dry-run")
+    if sweep is not None and (detach or (dry_run and form != "katib")):
+        raise click.UsageError(
+            "--sweep cannot be combined with --detach, and with --dry-run only for -o katib"
+        )
+    if form == "katib" and sweep is None:
+        raise click.UsageError("-o katib requires --sweep")
     options = _parse_train_options(run, flags)
     planned = plan_job(options, settings=run.settings)
     if planned.framework_reason:
@@ -177,8 +181,17 @@ def command(
     if planned.ignored_objects:
         ignored = ", ".join(planned.ignored_objects)
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
+    if sweep is not None and planned.manifests:
+        raise UsageError(
+            "a sweep cannot change the commands of a TrainJob on a cluster",
+            hint="run it on this machine (--on local), or sweep a script",
+        )
+    for runtime in planned.manifests[:-1]:
+        name = f"{runtime['kind']} {runtime['metadata']['name']}"
+        run.terminal.info(f"{name} is created unless the cluster has the same")
     if dry_run:
-        print_manifest(run, planned, options, kind=kind or "", form=form or "yaml")
+        form = form or "yaml"
+        print_manifest(run, planned, options, kind=kind or "", form=form, sweep=sweep)
         return 0
     if planned.target is not None and planned.target.description:
         run.terminal.info(planned.target.description)

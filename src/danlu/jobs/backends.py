@@ -125,8 +125,11 @@ class JobListener(Protocol):
 class BulkViews(Protocol):
     """A backend that lists the views of all its jobs with fewer requests than one per job."""
 
-    async def views(self) -> Sequence[JobView]:
-        """Return the views of all jobs, newest first."""
+    async def views(self, warn: Callable[[str], object] = ...) -> Sequence[JobView]:
+        """Return the views of all jobs, newest first.
+
+        ``warn`` is called with a sentence about those that the user may not list.
+        """
 
 
 @runtime_checkable
@@ -153,10 +156,12 @@ async def list_earlier_runs(jobs: JobBackend, name: str) -> list[JobView]:
     return found
 
 
-async def list_views(jobs: JobBackend) -> list[JobView]:
-    """Return the views of all jobs, newest first."""
+async def list_views(
+    jobs: JobBackend, warn: Callable[[str], object] = lambda text: None
+) -> list[JobView]:
+    """Return the views of all jobs, newest first; ``warn`` gets what is missing in the list."""
     if isinstance(jobs, BulkViews):
-        return list(await jobs.views())
+        return list(await jobs.views(warn))
     found = []
     for name in await jobs.names():
         try:

@@ -6,7 +6,8 @@ whose traceback began first failed first. A program may close its connections be
 the traceback, so an error that reports a lost connection only counts if no other follows soon.
 
 An exit code does not say why either: the exception with which the attempt ended, and the line of
-the user's file, are the message of the first failure.
+the user's file, are the message of the first failure. Programs that print no traceback (shell
+tools, argument parsers) mostly say why in their last line.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 
 
+#: Exit codes of programs that were not ended by a signal (a shell adds 128 to its number).
+_PROGRAM_CODES = range(1, 128)
+
 _STOPPED_BY_SIGNAL = ("KeyboardInterrupt", "SystemExit")
 
 _LOST_CONNECTION = re.compile(
@@ -85,8 +89,13 @@ class ReplicaFailure(msgspec.Struct, frozen=True):
     lost_connection: bool = False
 
 
-async def explain_first_failure(jobs: JobBackend, view: JobView) -> JobView:
-    """Return the view of a job with the first failure, and its message, that the logs show."""
+async def explain_first_failure(
+    jobs: JobBackend, view: JobView, *, last_line: bool = False
+) -> JobView:
+    """Return the view of a job with the first failure, and its message, that the logs show.
+
+    ``last_line`` is for callers that show no lines of the log themselves.
+    """
     first = view.status.first_failure
     if first is None or first.time is None or not view.finished:
         return view
@@ -100,6 +109,9 @@ async def explain_first_failure(jobs: JobBackend, view: JobView) -> JobView:
         return view  # such as for a user who may read jobs of a cluster, but no logs
     failures = [read_failure(replica, lines[id]) for id, replica in attempts.items()]
     found = _choose_first_failure(first, [failure for failure in failures if failure is not None])
+    if last_line and not found.message and found.replica in attempts:
+        words = _find_last_line(attempts[found.replica], lines[found.replica])
+        found = msgspec.structs.replace(found, message=words)
     status = msgspec.structs.replace(view.status, first_failure=found)
     return msgspec.structs.replace(view, status=status)
 
@@ -203,6 +215,18 @@ def read_failure(replica: ReplicaView, lines: Sequence[LogLine]) -> ReplicaFailu
 
 def _seconds_between(earlier: LogLine, later: LogLine) -> float:
     return (later.time - earlier.time).total_seconds()
+
+
+def _find_last_line(replica: ReplicaView, lines: Sequence[LogLine]) -> str:
+    """Say what a program printed last, if it chose its exit code itself."""
+    if replica.exit_code not in _PROGRAM_CODES:
+        return ""
+    texts = (
+        strip_control_sequences(line.data.decode(errors="replace")).strip()
+        for line in reversed(lines)
+    )
+    last = next(filter(None, texts), "")[:_MAX_MESSAGE_LENGTH]
+    return f"it last printed: {last}" if last else ""
 
 
 def _describe_error(texts: Sequence[str]) -> str:

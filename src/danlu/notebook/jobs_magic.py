@@ -56,7 +56,9 @@ def run_jobs_magic(line: str, context: CellContext, show: Show) -> None:
     arguments = _parse_line(line)
     jobs = context.jobs(arguments.on)
     if arguments.subcommand == "list":
-        show(_render_list(background_loop.run(lambda: list_views(jobs))))
+        notes: list[str] = []
+        views = background_loop.run(lambda: list_views(jobs, notes.append))
+        show(_render_list(views, notes))
         return
     for name in arguments.names:
         if arguments.subcommand == "attach":
@@ -118,19 +120,21 @@ def _split_on_option(words: Sequence[str]) -> tuple[list[str], str]:
     return remaining, on
 
 
-def _render_list(views: Sequence[JobView]) -> dict[str, str]:
+def _render_list(views: Sequence[JobView], notes: Sequence[str]) -> dict[str, str]:
     now = datetime.now(UTC)
     rows = [job_row(view, now=now) for view in views[:_MAX_JOBS]]
     if not rows:
-        return {"text/plain": "no jobs", "text/html": "<div>no jobs</div>"}
-    more = f"… and {len(views) - _MAX_JOBS} more" if len(views) > _MAX_JOBS else ""
+        text = "; ".join(("no jobs", *notes))
+        return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
+    hidden = [f"… and {len(views) - _MAX_JOBS} more"] if len(views) > _MAX_JOBS else []
+    more = "; ".join((*hidden, *notes))
     cells = [
         [escape(name), colorize(state, state), *map(escape, others)]
         for name, state, *others in rows
     ]
     text = "\n".join([*render_text_table(JOB_COLUMNS, rows), more]).rstrip()
     return {
-        "text/html": f"{render_html_table(JOB_COLUMNS, cells)}<div>{more}</div>",
+        "text/html": f"{render_html_table(JOB_COLUMNS, cells)}<div>{escape(more)}</div>",
         "text/plain": text,
     }
 

@@ -73,6 +73,7 @@ class ReconcileContext:
     The status of ``job`` is that of the decision.
     """
 
+    framework: Framework
     job_object: JobObject
     job: Job
     pods: Sequence[Pod]
@@ -118,7 +119,6 @@ class DecisionApplier:
     """
 
     client: Client
-    framework: Framework
     resource: Resource[JobObject]
     jobs: Indexer[JobObject]
     settings: OperatorSettings
@@ -139,10 +139,10 @@ class DecisionApplier:
         """
         job = context.job
         await self._sync_dependents(context)
-        existing = self._existing_services(job)
+        existing = self._existing_services(context)
         desired = builders.desired_services(
             job,
-            self.framework,
+            context.framework,
             observed=context.observed,
             decision=context.decision,
             existing=existing.keys(),
@@ -166,7 +166,7 @@ class DecisionApplier:
     async def _delete_after_ttl(self, context: ReconcileContext) -> None:
         """Delete a job whose time to live is over, or what is left of it."""
         job = context.job
-        if self.framework.keeps_expired_jobs:
+        if context.framework.keeps_expired_jobs:
             pods = [pod for pod in context.pods if pod.metadata.deletion_timestamp is None]
             tasks = [partial(self.pods.delete, job.uid, pod) for pod in pods]
             await slow_start_batch(tasks, still_needed=partial(self._job_still_exists, job))
@@ -216,13 +216,13 @@ class DecisionApplier:
     async def _sync_dependents(self, context: ReconcileContext) -> None:
         job = context.job
         if not context.is_active:
-            for manifest in (builders.build_autoscaler(job), self._build_pod_group(job, {})):
+            for manifest in (builders.build_autoscaler(job), self._build_pod_group(context, {})):
                 if manifest is not None:
                     await self.dependents.delete(job, manifest)
             return
         # Before a pod is created, what it needs is checked on the server.
         recheck = bool(context.replicas_to_create)
-        pod_group = self._build_pod_group(job, await self._read_priorities(job))
+        pod_group = self._build_pod_group(context, await self._read_priorities(context))
         manifests = (*self._framework_objects(context), builders.build_autoscaler(job), pod_group)
         for manifest in manifests:
             if manifest is not None:
@@ -234,25 +234,28 @@ class DecisionApplier:
 
     def _framework_objects(self, context: ReconcileContext) -> Iterator[Manifest | None]:
         job = context.job
-        topology = builders.build_topology(job, self.framework, self.settings)
-        claims = self.framework.list_claims(job)
-        for manifest in self.framework.extra_objects(job, topology):
+        topology = builders.build_topology(job, context.framework, self.settings)
+        claims = context.framework.list_claims(job)
+        for manifest in context.framework.extra_objects(job, topology):
             is_claim = manifest["kind"] == PERSISTENT_VOLUME_CLAIMS.kind
             outlives = is_claim and claims.get(manifest["metadata"]["name"])
             yield (builders.add_namespace if outlives else builders.add_owner)(job, manifest)
         yield builders.build_config_map(
-            job, self.framework, context.running_replicas, topology=topology
+            job, context.framework, context.running_replicas, topology=topology
         )
 
-    async def _read_priorities(self, job: Job) -> dict[str, int]:
+    async def _read_priorities(self, context: ReconcileContext) -> dict[str, int]:
         if not self.settings.gang_scheduler:
             return {}
-        names = gang_scheduling.relevant_priority_classes(job, self.framework)
+        names = gang_scheduling.relevant_priority_classes(context.job, context.framework)
         return await self.priority_classes.values(names)
 
-    def _build_pod_group(self, job: Job, priorities: Mapping[str, int]) -> Manifest | None:
+    def _build_pod_group(
+        self, context: ReconcileContext, priorities: Mapping[str, int]
+    ) -> Manifest | None:
+        job = context.job
         manifest = gang_scheduling.build_pod_group(
-            job, self.framework, settings=self.settings, priorities=priorities
+            job, context.framework, settings=self.settings, priorities=priorities
         )
         return None if manifest is None else builders.add_owner(job, manifest)
 
@@ -264,10 +267,10 @@ class DecisionApplier:
 
     # -- pods and Services
 
-    def _existing_services(self, job: Job) -> dict[ReplicaId, ServiceObject]:
-        services = self.services.owned_by(job.uid)
+    def _existing_services(self, context: ReconcileContext) -> dict[ReplicaId, ServiceObject]:
+        services = self.services.owned_by(context.job.uid)
         replicas = (
-            parse_replica_id(service.metadata.labels, self.framework) for service in services
+            parse_replica_id(service.metadata.labels, context.framework) for service in services
         )
         return {
             replica: service
@@ -303,7 +306,7 @@ class DecisionApplier:
         self, context: ReconcileContext, replica: ReplicaId, created: dict[ReplicaId, str]
     ) -> None:
         job = context.job
-        manifest = builders.build_pod(job, self.framework, replica, settings=self.settings)
+        manifest = builders.build_pod(job, context.framework, replica, settings=self.settings)
         creation = self._create_decorated_pod(context, replica, manifest)
         await self._record_failure(context, "FailedCreatePod", creation)
         created[replica] = manifest["metadata"]["name"]
@@ -312,14 +315,14 @@ class DecisionApplier:
         self, context: ReconcileContext, replica: ReplicaId, manifest: Manifest
     ) -> None:
         for decorator in self.decorators:
-            job = job_manifest(context.job_object, self.framework)
+            job = job_manifest(context.job_object, context.framework)
             manifest = await decorator(job, manifest)
         record = context.job.status.record(replica)
         released = {record.last, *record.past}
         await self.pods.create(context.job.uid, manifest, is_released=released.__contains__)
 
     async def _create_service(self, context: ReconcileContext, replica: ReplicaId) -> None:
-        manifest = builders.build_service(context.job, self.framework, replica)
+        manifest = builders.build_service(context.job, context.framework, replica)
         creation = self.services.create(context.job.uid, manifest)
         await self._record_failure(context, "FailedCreateService", creation)
 

@@ -148,7 +148,6 @@ class ControllerSet:
         self.pods.add_event_handler(deleted_pods.on_event)
         applier = DecisionApplier(
             client=client,
-            framework=framework,
             resource=jobs.resource,
             jobs=jobs.indexer,
             settings=self.settings,

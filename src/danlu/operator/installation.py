@@ -15,9 +15,8 @@ from danlu.operator.crds import custom_resource_definitions
 from danlu.operator.flags import parse_decorators
 from danlu.operator.manifests import InstallOptions, install_manifests
 from danlu.operator.types import OperatorSettings
-from danlu.training.registry import TRAIN_JOB, list_kinds
-from danlu.training.train_job.reader import find_runtime_framework
-from danlu.training.train_job.runtimes import RUNTIME_NAMES, bundled_runtime
+from danlu.training.registry import list_kinds
+from danlu.training.train_job.runtimes import RUNTIME_NAMES, installed_runtime
 from danlu.util.dns_label import is_dns_label
 from danlu.util.yaml_with_lines import dump_yaml
 
@@ -47,8 +46,7 @@ def list_crds(settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
 
 def list_runtimes() -> Sequence[Mapping[str, Any]]:
     """Return the runtimes of Kubeflow Trainer that the operator runs, under their names there."""
-    bundled = filter(None, map(bundled_runtime, RUNTIME_NAMES))
-    return [item for item in bundled if find_runtime_framework(item["spec"]) is TRAIN_JOB]
+    return [*filter(None, map(installed_runtime, RUNTIME_NAMES))]
 
 
 def list_manifests(options: InstallOptions) -> Sequence[Mapping[str, Any]]:

@@ -25,26 +25,25 @@ from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.frameworks.train_job import API_GROUP
 from danlu.training.manifest import drop_empty, read_job, read_status, status_to_manifest
-from danlu.training.names import STATUS_FIELD, runtime_snapshot_name
+from danlu.training.names import SNAPSHOT_KEY, STATUS_FIELD, runtime_snapshot_name
 from danlu.training.registry import TRAIN_JOB
 from danlu.training.train_job.reader import (
-    find_runtime_framework,
+    outline_train_job,
     read_train_job,
     validate_runtime,
 )
 from danlu.training.train_job.schema import API_VERSION, MANAGERS, RUNTIME_KINDS
+from danlu.training.train_job.status import CONDITIONS, read_train_job_status
 from danlu.training.types import (
     ConditionType,
     Job,
     JobCondition,
     JobStatus,
     ReplicaType,
-    RunPolicy,
 )
 from danlu.util.yaml_with_lines import read_yaml
 
 RUNTIME_NOT_SUPPORTED = "TrainingRuntimeNotSupported"
-_SNAPSHOT_KEY = "runtime"
 
 
 class MissingRuntime(TemporaryError):
@@ -113,13 +112,6 @@ class KubeflowJobs:
 
 # -- TrainJobs ------------------------------------------------------------------------------------
 
-#: By condition: the type that clients know, and its reason if danlu's own says nothing more
-#: (Kubeflow Trainer's ``trainjob_types.go``, JobSet's ``pkg/constants``).
-_CONDITIONS = {
-    ConditionType.SUCCEEDED: ("Complete", "AllJobsCompleted"),
-    ConditionType.FAILED: ("Failed", "FailedJobs"),
-    ConditionType.SUSPENDED: ("Suspended", "Suspended"),
-}
 _RESUMED, _MAX_RESTARTS = "Resumed", "ReachedMaxRestarts"
 
 
@@ -141,21 +133,23 @@ class TrainJobs:
         """
         document = job_manifest(obj, TRAIN_JOB)
         manager = self.find_manager(document["spec"])
+        # Without replicas, if another controller or nobody runs it any more.
+        idle = msgspec.structs.replace(outline_train_job(document), replicas={})
         if manager or obj.metadata.deletion_timestamp is not None:
-            return _describe_idle_job(obj, str(manager or ""))
+            return idle
         reference = document["spec"].get("runtimeRef") or {}
         if not isinstance(reference, Mapping):
             reference = {}
-        snapshot = await self._find_snapshot(obj)
+        # A job without a status has no snapshot yet, unless the operator was killed just then.
+        is_new = not msgspec.json.decode(obj.status)
+        snapshot = None if is_new else await self._find_snapshot(obj)
         if snapshot is None and self._has_ended(obj):
-            return _describe_idle_job(obj, "")
+            return idle
         runtime = snapshot or await self._take_snapshot(obj, reference)
         try:
             validate_runtime(runtime)
         except ManifestError as error:
             raise UnsupportedRuntime(error.message, findings=error.findings) from error
-        if find_runtime_framework(runtime["spec"]) is not TRAIN_JOB:
-            raise UnsupportedRuntime("spec.mlPolicy.mpi: is not supported by the operator yet")
         return read_train_job(document, [runtime])
 
     def find_manager(self, spec: Mapping[str, Any]) -> object:
@@ -165,15 +159,7 @@ class TrainJobs:
 
     def read_status(self, document: Mapping[str, Any]) -> JobStatus:
         """Return danlu's own status, or else the end of a job that Kubeflow Trainer ran."""
-        if STATUS_FIELD in document:
-            return read_status(document[STATUS_FIELD])
-        types = {public: type for type, (public, _) in _CONDITIONS.items()}
-        conditions = [
-            {**condition, "type": types[condition["type"]]}
-            for condition in document.get("conditions") or ()
-            if condition.get("type") in types
-        ]
-        return read_status({"conditions": conditions})
+        return read_train_job_status(document)
 
     def write_status(self, status: JobStatus, job: Job | None) -> Manifest:
         """Return what Kubeflow Trainer writes (never *Created* or *Running*), and danlu's own."""
@@ -201,7 +187,7 @@ class TrainJobs:
         owners = found["metadata"].get("ownerReferences") or ()
         if all(owner["uid"] != obj.metadata.uid for owner in owners):
             raise NameConflict(CONFIG_MAPS.kind, name)
-        text = (found.get("data") or {}).get(_SNAPSHOT_KEY) or ""
+        text = (found.get("data") or {}).get(SNAPSHOT_KEY) or ""
         runtime = next((value for value, _ in read_yaml(text, name)), None)
         return runtime if isinstance(runtime, Mapping) else {}
 
@@ -214,12 +200,14 @@ class TrainJobs:
         owner = owner_reference(API_VERSION, TRAIN_JOB.kind, key.name, obj.metadata.uid)
         name = runtime_snapshot_name(key.name)
         metadata = {"name": name, "namespace": key.namespace, "ownerReferences": [owner]}
-        data = {_SNAPSHOT_KEY: msgspec.json.encode(runtime).decode()}
+        data = {SNAPSHOT_KEY: msgspec.json.encode(runtime).decode()}
         try:
             await self._client.create(
                 CONFIG_MAPS, CONFIG_MAPS.to_manifest({"metadata": metadata, "data": data})
             )
         except AlreadyExists as error:
+            if kept := await self._find_snapshot(obj):
+                return kept
             raise NameConflict(CONFIG_MAPS.kind, name) from error
         return runtime
 
@@ -240,25 +228,11 @@ class TrainJobs:
         return resource.to_manifest({"metadata": {"name": name, **labels}, "spec": found["spec"]})
 
 
-def _describe_idle_job(obj: JobObject, manager: str) -> Job:
-    """Return a job without replicas, because another controller or nobody runs it any more."""
-    metadata = obj.metadata
-    return Job(
-        kind=TRAIN_JOB.kind,
-        api_version=TRAIN_JOB.api_version,
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        replicas={},
-        run_policy=RunPolicy(managed_by=manager),
-    )
-
-
 def _describe_conditions(status: JobStatus, job: Job | None) -> Iterator[Manifest]:
     for condition in status.conditions:
-        if condition.type in _CONDITIONS:
+        if condition.type in CONDITIONS:
             fields = {
-                "type": _CONDITIONS[condition.type][0],
+                "type": CONDITIONS[condition.type][0],
                 "status": condition.status,
                 "reason": _choose_reason(condition, job),
                 "message": condition.message,
@@ -273,7 +247,7 @@ def _choose_reason(condition: JobCondition, job: Job | None) -> str:
         return own if own == _RESUMED else condition.reason
     if own == "Failed" and job is not None and job.job_restart_policy is not None:
         return _MAX_RESTARTS
-    return _CONDITIONS[condition.type][1]
+    return CONDITIONS[condition.type][1]
 
 
 def _count_jobs(job: Job, type: ReplicaType, status: JobStatus) -> Manifest:

@@ -41,6 +41,7 @@ from danlu.training.conditions import set_condition
 from danlu.training.decide import decide
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
+from danlu.training.registry import choose_variant
 from danlu.training.types import ConditionType, Event, Job, JobStatus, RestartBackoff
 
 #: The timeout of expectations.
@@ -156,9 +157,11 @@ class Reconciler:
         pods = self.applier.pods.owned_by(job.uid)
         if len(pods) >= _LARGE_JOB:
             self.next_allowed[job.uid] = self.clock.monotonic() + _REST_SECONDS_PER_POD * len(pods)
-        observed = observe_pods(pods, self.framework)
-        decision = decide(job, observed, self.framework, now=now, backoff=self.backoff)
+        framework = choose_variant(self.framework, job)
+        observed = observe_pods(pods, framework)
+        decision = decide(job, observed, framework, now=now, backoff=self.backoff)
         context = ReconcileContext(
+            framework=framework,
             job_object=job_object,
             job=msgspec.structs.replace(job, status=decision.status),
             pods=pods,

@@ -13,7 +13,9 @@ are sent as ``danluPoints``, ``{name: [[seconds, value], …]}``, which other se
 
 import atexit
 import json
+import math
 import os
+import re
 import sys
 import threading
 import time
@@ -32,6 +34,9 @@ CHECKPOINT_DIRECTORY = "DANLU_CHECKPOINT_DIR"
 URL = "KUBEFLOW_TRAINER_SERVER_URL"
 TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
 CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
+
+#: Set in the replicas of a trial of Katib, which reads metrics from their output.
+KATIB_TRIAL = "KATIB_TRIAL_NAME"
 
 #: Seconds between two posts, to this machine and to a cluster (the minimum of the protocol).
 LOCAL_INTERVAL, CLUSTER_INTERVAL = 0.5, 5.0
@@ -84,8 +89,8 @@ def report(
     """Report the progress and the metrics of a training program.
 
     Reports are sent in the background at short intervals, and a last time before the program exits.
-    Values that are not given keep what was reported before. Never raises, and does nothing if no
-    server is configured.
+    Values that are not given keep what was reported before. In a trial of Katib metrics are also
+    printed. Never raises, and sends nothing if no server is configured.
 
     Args:
         percentage: Progress, from 0 to 100.
@@ -93,9 +98,12 @@ def report(
         metrics: Anything that ``float`` accepts (``loss=…``).
     """
     try:
+        numbers = _metric_numbers(metrics)
+        if os.environ.get(KATIB_TRIAL):
+            _print_for_katib(numbers)
         sender = _get_sender()
         if sender is not None:
-            sender.report(_progress_fields(percentage, seconds_left), _metric_numbers(metrics))
+            sender.report(_progress_fields(percentage, seconds_left), numbers)
     except Exception as error:
         _warn_once(str(error))
 
@@ -130,6 +138,17 @@ def _metric_numbers(metrics: "dict[str, float]") -> "dict[str, float]":
         elif number is not None:
             numbers[name] = number
     return numbers
+
+
+def _print_for_katib(numbers: "dict[str, float]") -> None:
+    """Print the metrics that Katib can read: ``2026-01-01T00:00:00.000000Z loss=0.3``."""
+    pairs = [
+        f"{name}={number!r}"
+        for name, number in numbers.items()
+        if re.fullmatch("[A-Za-z0-9_|-]+", name) and math.isfinite(number)
+    ]
+    if pairs:
+        print(_format_utc_now(), *pairs, flush=True)
 
 
 def _to_number(name: str, value: object) -> "float | None":

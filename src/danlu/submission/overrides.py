@@ -50,7 +50,7 @@ def override_manifest(job: Job, options: TrainOptions, framework: Framework) -> 
         job = change_templates(job, lambda template: _run_in_project(template, framework, moved))
     if options.environment:
         job = change_templates(
-            job, lambda template: _set_variables(template, framework, options.environment)
+            job, lambda template: set_variables(template, framework, options.environment)
         )
     if options.volumes:
         volumes, mounts = build_volumes(options)
@@ -73,7 +73,7 @@ def _run_in_project(template: PodTemplate, framework: Framework, moved: str) -> 
     )
 
 
-def _set_variables(
+def set_variables(
     template: PodTemplate, framework: Framework, variables: Mapping[str, str]
 ) -> PodTemplate:
     """Set variables of the main container, before its other ones, which may refer to them."""

@@ -85,7 +85,7 @@ def _replica_failure(replica: ReplicaState, now: datetime) -> FirstFailure:
         replica=replica.id,
         attempt=replica.record.attempts,
         reason=LOST,
-        message="it disappeared without an exit status",
+        message="it was deleted, or lost with its node, before it ended",
         time=now,
     )
 

@@ -63,6 +63,14 @@ class GeneratedFile(msgspec.Struct, frozen=True):
     """Whether it runs a command in another replica: a driver with its own way replaces it."""
 
 
+class PodLabels(msgspec.Struct, frozen=True):
+    """The names of the labels with the job, the replica type and the index of a pod."""
+
+    job: str = "training.kubeflow.org/job-name"
+    type: str = "training.kubeflow.org/replica-type"
+    index: str = "training.kubeflow.org/replica-index"
+
+
 class AddedImage(msgspec.Struct, frozen=True):
     """An image that a framework adds to pods on a cluster, and the operator's flag to replace it.
 
@@ -160,6 +168,9 @@ class Framework(ABC):
 
     aliases: ClassVar[tuple[str, ...]] = ()
     """Further names for ``--framework``, and further kinds that manifests may use."""
+
+    pod_labels: ClassVar[PodLabels] = PodLabels()
+    """The labels by which clients find the pods of a job."""
 
     replicas_field: ClassVar[str]
     """The key of the map of replica specs in ``spec``, such as ``pytorchReplicaSpecs``."""
@@ -303,6 +314,10 @@ class Framework(ABC):
         They override those of the template, and are also set in init containers.
         """
         return {}
+
+    def change_suspension(self, *, suspended: bool) -> Mapping[str, Any]:
+        """Return the change of ``spec`` that suspends or resumes a job."""
+        return {"runPolicy": {"suspend": suspended}}
 
     @property
     def operator_name(self) -> str:

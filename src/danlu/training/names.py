@@ -61,6 +61,9 @@ KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 STATUS_FIELD = "danlu"
 """The field of a TrainJob's status with the state of the operator: Trainer's has no room for it."""
 
+SNAPSHOT_KEY = "runtime"
+"""The key of the runtime in the ConfigMap :func:`runtime_snapshot_name`, as YAML."""
+
 SSH_AUTH_TYPE = "kubernetes.io/ssh-auth"
 """The type of a Secret with keys of ssh. The operator generates them when it creates one."""
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
+
+from danlu.util.decoding import convert_value
 
 SERVER_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
@@ -84,9 +86,20 @@ def parse_progress(body: bytes) -> TrainingProgress | None:
     if len(body) > MAX_REPORT_BYTES:
         raise ValueError(f"report exceeds {MAX_REPORT_BYTES} bytes")
     try:
-        report = _REPORTS.decode(body)
+        return _describe_progress(_REPORTS.decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def read_trainer_status(status: Mapping[str, Any]) -> TrainingProgress | None:
+    """Return the progress in the status of a TrainJob; None if there is none, or it is invalid."""
+    try:
+        return _describe_progress(convert_value(status, _ReportBody))
+    except msgspec.MsgspecError:
+        return None
+
+
+def _describe_progress(report: _ReportBody) -> TrainingProgress | None:
     status = report.trainer_status
     if status is None:
         return None

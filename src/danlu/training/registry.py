@@ -71,9 +71,13 @@ def find_framework(kind_or_name: str) -> Framework:
 def find_job_framework(job: Job) -> Framework:
     """Return the framework of a job's kind and version."""
     framework = find_framework(job.kind)
-    if framework is TRAIN_JOB:
-        return choose_framework(job.options["policy"])
-    return find_version(framework, job.api_version) or framework
+    return choose_variant(find_version(framework, job.api_version) or framework, job)
+
+
+def choose_variant(framework: Framework, job: Job) -> Framework:
+    """Return what drives this very job of a framework's kind: TrainJobs differ by their policy."""
+    policy = job.options.get("policy", "")
+    return choose_framework(policy) if framework is TRAIN_JOB else framework
 
 
 def find_version(framework: Framework, version: object) -> Framework | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danlu.training.framework import EnvVar, FieldRef, Framework, PodTemplate
+import msgspec
+
+from danlu.training.framework import EnvVar, FieldRef, Framework, PodLabels, PodTemplate
 from danlu.training.names import ANNOTATION_PREFIX
 from danlu.training.pod_template import (
     append_to,
@@ -19,10 +21,8 @@ from danlu.training.pod_template import (
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
 _PREFIX = "training.kubeflow.org"
-JOB_NAME = f"{_PREFIX}/job-name"
+JOB_NAME, REPLICA_TYPE, REPLICA_INDEX = msgspec.structs.astuple(PodLabels())
 OPERATOR_NAME = f"{_PREFIX}/operator-name"
-REPLICA_TYPE = f"{_PREFIX}/replica-type"
-REPLICA_INDEX = f"{_PREFIX}/replica-index"
 JOB_ROLE = f"{_PREFIX}/job-role"
 LEADER_ROLES = ("master", "launcher")
 """The roles of the replica that represents its job; the MPI operator has another one."""
@@ -85,14 +85,16 @@ def replica_labels(job: Job, framework: Framework, replica: ReplicaId) -> dict[s
     return {**type_labels(job, framework, replica.type), **index, **role}
 
 
-def read_replica_index(labels: Mapping[str, str]) -> str:
-    """Return the index of the replica that labels name; empty without one."""
-    return labels.get(OWN_INDEX) or labels.get(REPLICA_INDEX, "")
+def read_replica_index(labels: Mapping[str, str], name: str = REPLICA_INDEX) -> str:
+    """Return the index of the replica, usually in the label ``name``; empty without one."""
+    return labels.get(OWN_INDEX) or labels.get(name, "")
 
 
 def parse_replica_id(labels: Mapping[str, str], framework: Framework) -> ReplicaId | None:
     """Return the replica that labels name; unknown replica types keep their name."""
-    type, index = labels.get(REPLICA_TYPE, ""), read_replica_index(labels)
+    names = framework.pod_labels
+    type = labels.get(names.type, "")
+    index = read_replica_index(labels, names.index)
     if not type or not index.isdecimal():
         return None
     known = (known for known in framework.replica_types if known.lower() == type)

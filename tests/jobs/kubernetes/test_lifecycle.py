@@ -301,7 +301,7 @@ async def test_forbidden_kinds_are_ignored(fake_site: JobNamespace) -> None:
     await fake_site.jobs.submit(job())
     assert (await fake_site.jobs.view("job")).kind == "PyTorchJob"
     assert await fake_site.jobs.names() == ["job"]
-    fake_site.fake.faults += _forbid_resources("pytorchjobs")
+    fake_site.fake.faults += _forbid_resources("pytorchjobs", TRAIN_JOB.plural)
     with pytest.raises(Forbidden):
         await fake_site.jobs.names()
     with pytest.raises(Forbidden):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -21,19 +20,29 @@ from tests import programs
 from tests.kube.servers import TOKEN, real_server
 from tests.oci.registries import debian_registry
 from tests.operator.cluster.forwarding import forwarding
-from tests.operator.cluster.node import NAME, ClusterNode, node, service_range
+from tests.operator.cluster.node import (
+    NAME,
+    ClusterNode,
+    find_free_number,
+    node,
+    service_range,
+)
 from tests.operator.cluster.programs import find, list_missing_programs
-from tests.operator.cluster.service_dns import has_storage, names_of
+from tests.operator.cluster.service_dns import ServiceTable, has_storage, names_of
 
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A cluster with one node; ``registry`` is the host that its images are pulled from."""
+    """A cluster with one node; ``registry`` is the host that its images are pulled from.
+
+    ``services`` has the Services whose names its pods resolve.
+    """
 
     access: ClusterConfig
     kubeconfig: Path
     node: ClusterNode
     registry: str
+    services: ServiceTable
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +62,7 @@ def cluster() -> Iterator[RunningCluster]:
 @contextmanager
 def _run_cluster(directory: Path) -> Iterator[RunningCluster]:
     with ExitStack() as stack:
-        number = 64 + os.getpid() % 128
+        number = find_free_number()
         options = [f"--service-cluster-ip-range={service_range(number)}"]
         server = stack.enter_context(real_server(directory, accounts=True, options=options))
         kubeconfig = directory / "kubeconfig"
@@ -62,11 +71,11 @@ def _run_cluster(directory: Path) -> Iterator[RunningCluster]:
         registry = stack.enter_context(debian_registry())
         machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
         _await_node(server.access)
-        stack.enter_context(names_of(server.access, machine))
+        services = stack.enter_context(names_of(server.access, machine))
         reached = urlsplit(server.access.server)
         to = (reached.hostname or "", reached.port or 0)
         stack.enter_context(forwarding(machine.server, 443, to=lambda: to))
-        yield RunningCluster(server.access, kubeconfig, machine, registry)
+        yield RunningCluster(server.access, kubeconfig, machine, registry, services)
 
 
 def _await_node(access: ClusterConfig) -> None:

@@ -7,7 +7,9 @@ import io
 import json
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.conftest import ROOT, Danlu
@@ -17,6 +19,8 @@ __all__ = ["PAUSE", "make_wheel", "pause_archive", "push_image"]
 
 PAUSE = "danlu.test/pause:1"
 _BUSYBOX = "busybox"
+#: What scripts call by its own name.
+_APPLETS = ("sh", "nslookup", "seq", "sleep")
 
 
 def pause_archive(busybox: Path, archive: Path) -> None:
@@ -28,7 +32,8 @@ def pause_archive(busybox: Path, archive: Path) -> None:
         blobs[f"blobs/sha256/{digest}"] = content
         return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(content), **more}
 
-    layer = _pack_tar({_BUSYBOX: busybox.read_bytes()})
+    links = {f"bin/{applet}": f"/{_BUSYBOX}" for applet in _APPLETS}
+    layer = _pack_tar({_BUSYBOX: busybox.read_bytes()}, links)
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -53,13 +58,17 @@ def pause_archive(busybox: Path, archive: Path) -> None:
     archive.write_bytes(_pack_tar(whole))
 
 
-def _pack_tar(files: dict[str, bytes]) -> bytes:
+def _pack_tar(files: dict[str, bytes], links: Mapping[str, str] = MappingProxyType({})) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(content), 0o755
             tar.addfile(info, io.BytesIO(content))
+        for name, target in links.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
     return out.getvalue()
 
 

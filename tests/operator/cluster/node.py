@@ -17,11 +17,29 @@ from tests.operator.cluster.images import PAUSE, pause_archive
 from tests.operator.cluster.programs import find, node_path, plugin_directory
 from tests.ports import free_port
 
-__all__ = ["NAME", "ClusterNode", "node", "server_address", "service_range"]
+__all__ = [
+    "NAME",
+    "ClusterNode",
+    "find_free_number",
+    "node",
+    "server_address",
+    "service_range",
+]
 
 NAME = "node"
 
 _SECONDS = 60.0
+_NETWORKS = Path("/sys/class/net")
+
+
+def find_free_number() -> int:
+    """Return the number of a node without a bridge here: one that was killed leaves its own."""
+    numbers = (64 + (os.getpid() + offset) % 128 for offset in range(128))
+    return next(number for number in numbers if not (_NETWORKS / _bridge_name(number)).exists())
+
+
+def _bridge_name(number: int) -> str:
+    return f"dnode{number}"
 
 
 def service_range(number: int) -> str:
@@ -65,7 +83,7 @@ def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[ClusterN
     """
     directory.mkdir(parents=True)
     gateway = f"10.{number}.0.1"
-    bridge = f"dnode{number}"
+    bridge = _bridge_name(number)
     _write_config(directory, bridge, gateway)
     pause_archive(Path(find("busybox")), directory / "pause.tar")
     # A separate address: it would else be that of a port, and change with the pods, while others

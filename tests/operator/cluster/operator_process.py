@@ -6,8 +6,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,26 +18,43 @@ from danlu.kube.errors import AlreadyExists
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from danlu.kube.types import Manifest
 from danlu.operator.crds import custom_resource_definitions
-from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, TRAIN_JOB, choose_version
 from tests.kube.objects import eventually
 from tests.ports import free_port
 
 __all__ = ["install", "run_operator"]
 
 
-async def install(client: Client) -> None:
-    """Install the CRDs of all kinds once."""
-    for document in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
+async def install(client: Client, versions: Mapping[str, str] = {}) -> None:
+    """Install the CRDs of all kinds, in place of those of other versions."""
+    known = (*BUILT_IN_FRAMEWORKS, TRAIN_JOB)
+    frameworks = [choose_version(each, versions.get(each.kind, "")) for each in known]
+    for document in custom_resource_definitions(frameworks):
+        name = document["metadata"]["name"]
         try:
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, document)
         except AlreadyExists:
-            return
+            existing = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+            if _list_versions(existing) == _list_versions(document):
+                continue
+            await client.delete(CUSTOM_RESOURCE_DEFINITIONS, name)
+            await eventually(partial(_is_gone, client, name))
+            await client.create(CUSTOM_RESOURCE_DEFINITIONS, document)
 
     async def crds_are_ready() -> bool:
         result = (await client.list(CUSTOM_RESOURCE_DEFINITIONS)).items
         return all(map(_is_ready, result))
 
     await eventually(crds_are_ready)
+
+
+async def _is_gone(client: Client, name: str) -> bool:
+    found = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
+    return all(each["metadata"]["name"] != name for each in found.items)
+
+
+def _list_versions(document: Manifest) -> list[str]:
+    return [version["name"] for version in document["spec"]["versions"]]
 
 
 def _is_ready(document: Manifest) -> bool:

@@ -18,7 +18,7 @@ from tests.operator.cluster.dns import serve_names
 from tests.operator.cluster.forwarding import forwarding
 from tests.operator.cluster.node import ClusterNode
 
-__all__ = ["has_storage", "names_of"]
+__all__ = ["ServiceTable", "has_storage", "names_of"]
 
 
 def opener_of(access: ClusterConfig) -> urllib.request.OpenerDirector:
@@ -49,7 +49,7 @@ def has_storage(access: ClusterConfig, node: str) -> bool:
         raise
 
 
-class _ServiceTable:
+class ServiceTable:
     """The Services of a cluster, as its DNS and its proxies see them.
 
     They are served from the first lookup of their name on: the node has no kube-proxy.
@@ -61,9 +61,21 @@ class _ServiceTable:
         self._node = node
         self._stack = stack
         self._served = {node.server}
+        self._hidden: set[str] = set()
+
+    @contextmanager
+    def hide(self, name: str) -> Iterator[None]:
+        """Answer for the Services of one name as if they did not exist yet."""
+        self._hidden.add(name)
+        try:
+            yield
+        finally:
+            self._hidden.remove(name)
 
     def lookup(self, name: str, namespace: str, host: str = "") -> list[str] | None:
         """Return the addresses of a Service, or of its pod with a host name; None without any."""
+        if name in self._hidden:
+            return None
         try:
             result = self._get_json(f"/api/v1/namespaces/{namespace}/services/{name}")
             address = result["spec"].get("clusterIP", "None")
@@ -132,9 +144,9 @@ def _ready_addresses(part: dict[str, Any], host: str = "") -> list[str]:
 
 
 @contextmanager
-def names_of(access: ClusterConfig, node: ClusterNode) -> Iterator[None]:
+def names_of(access: ClusterConfig, node: ClusterNode) -> Iterator[ServiceTable]:
     """Answer for the Services of a cluster, which the pods of ``node`` reach."""
     with ExitStack() as stack:
-        services = _ServiceTable(access, node, stack)
+        services = ServiceTable(access, node, stack)
         with serve_names(node.gateway, services.lookup):
-            yield
+            yield services

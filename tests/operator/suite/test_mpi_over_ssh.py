@@ -25,6 +25,7 @@ from danlu.operator.stored_versions import check_stored_versions
 from danlu.training.registry import find_framework, list_kinds
 from tests.kube.servers import ApiServer, real_server
 from tests.operator.operator_namespace import OperatorNamespace, settings
+from tests.operator.suite.test_dependents import PLUGINS, create_podgroup_crd
 
 pytestmark = pytest.mark.anyio
 KIND = "MPIJob"
@@ -115,6 +116,205 @@ async def test_a_job_whose_launcher_succeeds_succeeds(
     assert status["completionTime"]
     assert status["replicaStatuses"]["Launcher"]["succeeded"] == 1
     await site.wait_for_pods("job-launcher")
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+async def fail_launcher(site: OperatorNamespace) -> None:
+    """Let the launcher fail, and wait until a new pod has its name."""
+    uid = await site.uid("job-launcher")
+    await site.end("job-launcher", code=1)
+    await site.wait_for_recreation("job-launcher", uid)
+
+
+async def test_the_last_pod_of_a_launcher_is_kept_with_its_log(site: OperatorNamespace) -> None:
+    async with site.operator_runs(pace={"first_delay": 0.1}):
+        await submit(site, run={"backoffLimit": 1})
+        await site.wait_for_pods(*PODS)
+        await site.run()
+        assert (await site.pod("job-launcher"))["spec"]["restartPolicy"] == "Never"
+        await fail_launcher(site)
+        assert await site.state(KIND) != "Failed"
+        await site.run("job-launcher")
+        await site.end("job-launcher", code=1)
+        status = await site.wait_for_state("Failed", KIND)
+        assert status["conditions"][-1]["reason"] == "BackoffLimitExceeded"
+        assert status["completionTime"]
+        assert await site.pods() == sorted(PODS)  # cleanPodPolicy: None
+        assert (await site.pod("job-launcher"))["status"]["phase"] == "Failed"
+
+
+async def test_a_launcher_that_failed_waits_for_its_workers(site: OperatorNamespace) -> None:
+    async with site.operator_runs(pace={"first_delay": 0.1}):
+        await submit(site)
+        await site.wait_for_pods(*PODS)
+        # The workers' image is still being pulled.
+        await site.run("job-launcher", "job-worker-0")
+        await site.end("job-launcher", code=1)
+        await site.wait_for_pods("job-worker-0", "job-worker-1")
+        await site.pass_time(2)
+        assert await site.pods() == ["job-worker-0", "job-worker-1"]
+        await site.run("job-worker-1")
+        await site.wait_for_pods(*PODS)
+
+
+async def test_a_worker_that_failed_is_tolerated_unless_it_was_evicted(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await submit(site, run={"cleanPodPolicy": "Running"})
+    await site.wait_for_pods(*PODS)
+    await site.run()
+    await site.wait_for_state("Running", KIND)
+    await site.end("job-worker-0", code=1)
+
+    async def is_counted() -> bool:
+        counts = (await site.status(KIND))["replicaStatuses"]["Worker"]
+        return bool(counts.get("failed") == 1)
+
+    await site.eventually(is_counted)
+    assert await site.state(KIND) == "Running"
+    await site.evict("job-worker-1")
+    status = await site.wait_for_state("Failed", KIND)
+    condition = status["conditions"][-1]
+    assert (condition["reason"], condition["message"]) == (
+        "MPIJobEvicted",
+        "1/2 workers are evicted",
+    )
+    assert status["completionTime"]
+    await site.wait_for_pods("job-worker-0", "job-worker-1")  # both have ended
+
+
+async def test_no_launcher_outlives_its_job_under_any_policy(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await submit(site, run={"cleanPodPolicy": "None"})
+    await site.wait_for_pods(*PODS)
+    await site.run()
+    await site.wait_for_state("Running", KIND)
+    await site.evict("job-worker-1")
+    await site.wait_for_state("Failed", KIND)
+    await site.wait_for_pods("job-worker-0", "job-worker-1")
+
+
+async def test_a_job_is_deleted_after_its_time_to_live(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await submit(site, run={"ttlSecondsAfterFinished": 1})
+    await site.wait_for_pods(*PODS)
+    await site.run()
+    await site.end("job-launcher")
+
+    async def is_gone() -> bool:
+        return await site.is_gone(KIND)
+
+    await site.eventually(is_gone)
+
+
+async def test_an_invalid_job_fails_with_what_is_wrong(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    template = {"spec": {"containers": [{"name": "a", "image": "example/pi:1"}]}}
+    specs = {"Launcher": {"template": template}, "Worker": {"template": template}}
+    await submit(site, mpiReplicaSpecs=specs)
+    status = await site.wait_for_state("Failed", KIND)
+    condition = status["conditions"][-1]
+    assert condition["reason"] == "MPIJobFailedValidation"
+    assert "spec.mpiReplicaSpecs[Worker].replicas: must be at least 1" in condition["message"]
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+async def test_a_resumed_launcher_waits_for_its_workers_again(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await submit(site, launcherCreationPolicy="WaitForWorkersReady")
+    workers = ("job-worker-0", "job-worker-1")
+    await site.wait_for_pods(*workers)
+    await site.run()
+    await site.wait_for_pods(*PODS)
+    await site.run()
+    started = (await site.wait_for_state("Running", KIND))["startTime"]
+    await site.pass_time(1)
+    await site.change({"spec": {"runPolicy": {"suspend": True}}}, KIND)
+    status = await site.wait_for_state("Suspended", KIND)
+    await site.wait_for_pods()
+    conditions = {each["type"]: each for each in status["conditions"]}
+    assert conditions["Running"]["status"] == "False"
+    assert conditions["Suspended"]["reason"] == "MPIJobSuspended"
+
+    await site.change({"spec": {"runPolicy": {"suspend": False}}}, KIND)
+    await site.wait_for_pods(*workers)
+    await site.run("job-worker-0")
+    await site.pass_time(1)
+    assert await site.pods() == sorted(workers)
+    await site.run("job-worker-1")
+    await site.wait_for_pods(*PODS)
+    status = await site.status(KIND)
+    conditions = {each["type"]: each for each in status["conditions"]}
+    assert (conditions["Suspended"]["status"], conditions["Suspended"]["reason"]) == (
+        "False",
+        "MPIJobResumed",
+    )
+    assert status["startTime"] > started
+
+
+async def test_the_hosts_follow_the_number_of_workers(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    document = await submit(site)
+    await site.wait_for_pods(*PODS)
+    await site.run()
+    specs = document["spec"]["mpiReplicaSpecs"]
+    for number in (3, 1):
+        specs["Worker"]["replicas"] = number
+        await site.change({"spec": {"mpiReplicaSpecs": specs}}, KIND)
+        workers = [f"job-worker-{index}" for index in range(number)]
+        await site.wait_for_pods("job-launcher", *workers)
+        await site.run(*workers)
+        names = [f"{worker}.job.{site.space}.svc" for worker in workers]
+        expected = {
+            "hostfile": "".join(f"{name} slots=1\n" for name in names),
+            "discover_hosts.sh": "#!/bin/sh\n" + "".join(f"echo {name}\n" for name in names),
+        }
+
+        async def files_are_right(expected: Mapping[str, str] = expected) -> bool:
+            found = await site.client.get(CONFIG_MAPS, "job-config", namespace=site.space)
+            return bool(found["data"] == expected)
+
+        await site.eventually(files_are_right)
+
+
+async def test_a_job_of_multikueue_is_left_alone(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    await submit(site, run={"managedBy": "kueue.x-k8s.io/multikueue"})
+    run = {"managedBy": "kubeflow.org/mpi-operator"}
+    await site.submit(KIND, "ours", run=run, Launcher=1, Worker=1)
+    await site.wait_for_pods("ours-launcher", "ours-worker-0")
+    assert await site.status(KIND) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "members"), [("AtStartup", 3), ("WaitForWorkersReady", 2)], ids=str
+)
+async def test_a_gang_has_the_pods_that_start_together(
+    site: OperatorNamespace, policy: str, members: int
+) -> None:
+    await create_podgroup_crd(site.client, PLUGINS)
+    async with site.operator_runs(gang_scheduler="scheduler-plugins-scheduler"):
+        await submit(site, launcherCreationPolicy=policy)
+        await site.wait_for_pods(*PODS[3 - members :])
+        (group,) = await site.all_of(PLUGINS)
+        assert group["spec"]["minMember"] == members
+        await site.run()
+        await site.wait_for_pods(*PODS)
+        in_gang = [
+            (await site.pod(name))["metadata"]["labels"].get("scheduling.x-k8s.io/pod-group")
+            for name in PODS
+        ]
+        assert in_gang == ["job" if members == 3 else None, "job", "job"]
 
 
 # -- one version per cluster ----------------------------------------------------------------------

@@ -12,10 +12,10 @@ import pytest
 from danlu.kube.errors import Invalid
 from danlu.kube.manager import Manager
 from danlu.kube.patch import merge_patch
-from danlu.kube.resources import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES
+from danlu.kube.resources import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS, SECRETS, SERVICES
 from danlu.kube.types import Manifest
 from danlu.operator.types import runtime_resource
-from danlu.training.train_job.runtimes import bundled_runtime
+from danlu.training.train_job.runtimes import installed_runtime
 from danlu.util.yaml_with_lines import read_yaml
 from tests.operator.operator_namespace import OperatorNamespace, jobs
 
@@ -397,13 +397,8 @@ async def test_a_job_waits_for_its_runtime(site: OperatorNamespace, operator: Ma
             read_spec(RUNTIME.replace("torch", "flux")),
             "spec.mlPolicy.flux: is not supported",
         ),
-        (
-            "TrainingRuntime",
-            bundled_runtime("deepspeed-distributed"),
-            "spec.mlPolicy.mpi: is not supported",
-        ),
     ],
-    ids=["kind", "flux", "mpi"],
+    ids=["kind", "flux"],
 )
 async def test_a_runtime_that_the_operator_does_not_run_fails_the_job(
     site: OperatorNamespace,
@@ -413,11 +408,73 @@ async def test_a_runtime_that_the_operator_does_not_run_fails_the_job(
     words: str,
 ) -> None:
     if spec is not None:
-        await create_runtime(site, spec.get("spec", spec))
+        await create_runtime(site, spec)
     await submit(site, runtimeRef={"kind": kind, "name": "team"})
     condition = await wait_for_condition(site, "Failed", "TrainingRuntimeNotSupported")
     assert words in condition["message"]
     assert await site.pods() == []
+
+
+async def test_a_launcher_reaches_its_nodes_with_ssh(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    runtime = installed_runtime("deepspeed-distributed")
+    assert runtime is not None
+    await create_runtime(site, runtime["spec"])
+    document = await submit(site, trainer={"numNodes": 3, "numProcPerNode": 2})
+    (first, _) = await wait_for_hosts(site, "job-node-0-0", "job-node-0-1")
+    secret = await site.client.get(SECRETS, "job-mpi-ssh-auth", namespace=site.space)
+    assert (secret["type"], secret["immutable"]) == ("kubernetes.io/ssh-auth", True)
+    assert sorted(secret["data"]) == ["ssh-privatekey", "ssh-publickey"]
+    hosts = await site.client.get(CONFIG_MAPS, "job-mpi-hostfile", namespace=site.space)
+    assert hosts["data"] == {
+        "hostfile": "job-launcher-0-0.job slots=2\njob-node-0-0.job slots=2\n"
+        "job-node-0-1.job slots=2\n"
+    }
+    (node,) = first["spec"]["containers"]
+    assert (node["command"], node["args"][0]) == (["/usr/sbin/sshd"], "-De")
+    keys = {"name": "mpi-ssh-auth", "mountPath": "/home/mpiuser/.ssh"}
+    assert keys in node["volumeMounts"]
+
+    # The launcher waits for the nodes.
+    await site.run(*await site.pods())
+    hosts_of_all = ("job-launcher-0-0", "job-node-0-0", "job-node-0-1")
+    (launcher, *_) = await wait_for_hosts(site, *hosts_of_all)
+    (main,) = launcher["spec"]["containers"]
+    assert keys in main["volumeMounts"]
+    assert {"name": "mpi-hostfile", "mountPath": "/etc/mpi"} in main["volumeMounts"]
+    variables = {each["name"]: each["value"] for each in main["env"] if "MCA" in each["name"]}
+    assert variables == {
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+        "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+        "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+        "OMPI_MCA_orte_set_default_slots": "2",
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "false",
+        "PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile",
+        "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
+        "PRTE_MCA_prte_set_default_slots": "2",
+    }
+    sources = {volume["name"]: volume for volume in launcher["spec"]["volumes"]}
+    assert sources["mpi-ssh-auth"]["secret"] == {
+        "secretName": "job-mpi-ssh-auth",
+        "defaultMode": 0o400,
+        "items": [
+            {"key": "ssh-privatekey", "path": "id_rsa", "mode": 0o640},
+            {"key": "ssh-publickey", "path": "id_rsa.pub", "mode": 0o644},
+            {"key": "ssh-publickey", "path": "authorized_keys", "mode": 0o644},
+        ],
+    }
+    assert sources["mpi-hostfile"]["configMap"]["items"] == [
+        {"key": "hostfile", "path": "hostfile", "mode": 0o444}
+    ]
+    owner = secret["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["uid"]) == (KIND, document["metadata"]["uid"])
+
+    # It decides the job, whose nodes would serve forever.
+    await site.run(*names_of([launcher]))
+    await site.end(*names_of([launcher]))
+    await wait_for_condition(site, "Complete", "AllJobsCompleted")
+    await wait_for_hosts(site, "job-launcher-0-0")
 
 
 async def test_what_runs_cannot_be_changed(site: OperatorNamespace, operator: Manager) -> None:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from danlu.cli.error_rendering import print_warning
 from danlu.cli.session import Session
 from danlu.errors import DifferenceFound
 from danlu.submission.kind_conversion import convert_planned_job
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import PlannedJob, describe_missing_parts, format_manifest
+from danlu.submission.plan import (
+    PlannedJob,
+    describe_missing_parts,
+    format_documents,
+    list_documents,
+)
+
+if TYPE_CHECKING:
+    from danlu.sweeps.options import SweepOptions
 
 
 def print_manifest(
-    run: Session, planned: PlannedJob, options: TrainOptions, *, kind: str, form: str
+    run: Session,
+    planned: PlannedJob,
+    options: TrainOptions,
+    *,
+    kind: str,
+    form: str,
+    sweep: SweepOptions | None = None,
 ) -> None:
     """Print the manifest as ``kind``, or unchanged if that is empty, and warn of what it lacks.
 
-    Raises :class:`DifferenceFound` if the kind cannot express something, and
-    :class:`~danlu.errors.UsageError` if it would be another job.
+    With ``sweep`` it is the sweep's Experiment for Katib. Raises :class:`DifferenceFound` if the
+    kind cannot express something, and :class:`~danlu.errors.UsageError` if it would be another job.
     """
     lost: tuple[str, ...] = ()
     if kind:
@@ -24,7 +40,15 @@ def print_manifest(
     missing = describe_missing_parts(planned, options)
     for text in (*lost, *missing):
         print_warning(text, run.terminal)
-    run.terminal.write_stdout(format_manifest(planned, form, (*lost, *missing)).rstrip("\n"))
+    if sweep is None:
+        documents = list_documents(planned, form)
+    else:
+        # Most jobs need none of the sweep's modules.
+        from danlu.submission.katib import build_experiment
+
+        documents = build_experiment(planned, sweep)
+    text = format_documents(documents, form, (*lost, *missing))
+    run.terminal.write_stdout(text.rstrip("\n"))
     if lost:
         raise DifferenceFound(
             f"the {planned.job.kind} does not do everything that the original does",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -11,22 +11,17 @@ import anyio
 import msgspec
 
 from danlu.errors import OutsideError, UsageError
+from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.job_watcher import JobWatcher
 from danlu.jobs.kubernetes.kueue import join_queue, list_workloads, queue_of, set_active
 from danlu.jobs.kubernetes.log_stream import JobLogStream
-from danlu.jobs.kubernetes.lookup import ClusterJob, find_job, job_not_found_error, list_jobs
+from danlu.jobs.kubernetes.lookup import find_job, job_not_found_error, list_jobs
 from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.kubernetes.objects import POD, REPORT, PodObject, ReportObject, job_resource
 from danlu.jobs.kubernetes.results import collect_result
+from danlu.jobs.kubernetes.runtimes import add_runtimes
 from danlu.jobs.kubernetes.submit import LeaseRenewer, ensure_name_free, submit_job
-from danlu.jobs.kubernetes.views import (
-    build_view,
-    decode_job,
-    newest_pods,
-    own_pods,
-    own_report,
-    replica_command,
-)
+from danlu.jobs.kubernetes.views import build_view, own_report, replica_command
 from danlu.jobs.kubernetes.waiting_reasons import (
     NO_REASONS,
     find_admissions,
@@ -36,11 +31,12 @@ from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submis
 from danlu.kube.client import Client, DeleteOptions
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.config import ClusterConfig
-from danlu.kube.errors import Forbidden, NotFound
+from danlu.kube.errors import Conflict, Forbidden, NotFound
 from danlu.kube.patch import merge_patch
 from danlu.kube.watch import ListOptions
+from danlu.training.framework import PodLabels
 from danlu.training.names import STOPPED_ANNOTATION, reports_config_map_name, submitter_lease_name
-from danlu.training.rendering import JOB_NAME
+from danlu.training.registry import TRAIN_JOB, find_job_framework
 from danlu.training.replicas import with_replicas
 from danlu.training.types import ReplicaId
 
@@ -120,6 +116,11 @@ class KubernetesJobs:
         if not submission.queue:
             return submission
         job = await join_queue(client, self.namespace, submission.job, submission.queue)
+        if submission.manifests and job != submission.job:
+            raise UsageError(
+                f"{submission.queue} is a queue of Volcano, which a TrainJob's runtime names",
+                hint="it is the annotation scheduling.volcano.sh/queue-name of spec.template there",
+            )
         return msgspec.structs.replace(submission, job=job)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -127,34 +128,31 @@ class KubernetesJobs:
     async def names(self) -> Sequence[str]:
         """Return the names of all jobs of the namespace, newest first."""
         async with self._open_client() as client:
-            return [found.name for found in await list_jobs(client, self.namespace, self.labels)]
+            jobs = await list_jobs(client, self.namespace, self.labels)
+            return [found.unique_name for found in jobs]
 
     async def view(self, name: str) -> JobView:
         """Return the current view of a job."""
         async with self._open_job(name) as (client, found):
             return await self._load_view(client, found)
 
-    async def views(self) -> Sequence[JobView]:
-        """Return the views of all jobs, newest first, without their progress.
+    async def views(self, warn: Callable[[str], object] = lambda text: None) -> Sequence[JobView]:
+        """Return the views of all jobs, newest first, without what v1 kinds have reported.
 
-        Takes one list request per kind, instead of several requests per job.
+        Takes one list request per kind and one per training runtime, instead of several requests
+        per job. ``warn`` is called with a sentence about kinds that the user may not list.
         """
         async with self._open_client() as client:
-            jobs = await list_jobs(client, self.namespace, self.labels)
-            selection = ListOptions(self.namespace, labels=JOB_NAME)
-            pods = (await client.list(POD, selection)).items
+            jobs = await list_jobs(client, self.namespace, self.labels, warn=warn)
+            jobs = await add_runtimes(client, jobs)
+            pods = await self._list_all_pods(client, jobs)
             admissions = await find_admissions(
                 client, self.namespace, [found.job for found in jobs]
             )
-        pods_by_owner: dict[str, list[PodObject]] = {}
-        for pod in pods:
-            owner = pod.metadata.controller
-            pods_by_owner.setdefault(owner.uid if owner else "", []).append(pod)
         return [
             build_view(
-                found.job,
-                found.framework,
-                pods=own_pods(pods_by_owner.get(found.uid, []), found.uid),
+                found,
+                pods=found.select_pods(pods.get((found.framework.pod_labels, found.name), ())),
                 report=None,
                 where=self.where,
                 now=self._clock.now(),
@@ -163,12 +161,22 @@ class KubernetesJobs:
             for found in jobs
         ]
 
+    async def _list_all_pods(
+        self, client: Client, jobs: Sequence[ClusterJob]
+    ) -> Mapping[tuple[PodLabels, str], list[PodObject]]:
+        """Return the pods of all jobs, by the labels of their kind and the name of the job."""
+        pods: dict[tuple[PodLabels, str], list[PodObject]] = {}
+        for labels in dict.fromkeys(found.framework.pod_labels for found in jobs):
+            selection = ListOptions(self.namespace, labels=labels.job)
+            for pod in (await client.list(POD, selection)).items:
+                pods.setdefault((labels, pod.metadata.labels[labels.job]), []).append(pod)
+        return pods
+
     async def _load_view(self, client: Client, found: ClusterJob) -> JobView:
         pods = await self._list_pods(client, found)
         build = partial(
             build_view,
-            found.job,
-            found.framework,
+            found,
             pods=pods,
             report=await self._get_report(client, found),
             where=self.where,
@@ -178,11 +186,7 @@ class KubernetesJobs:
         return build(reasons=reasons)
 
     async def _list_pods(self, client: Client, found: ClusterJob) -> list[PodObject]:
-        pods = await client.list(POD, self._pod_selector(found.name))
-        return own_pods(pods.items, found.uid)
-
-    def _pod_selector(self, name: str) -> ListOptions:
-        return ListOptions(self.namespace, labels=f"{JOB_NAME}={name}")
+        return found.select_pods((await client.list(POD, found.pod_selection)).items)
 
     async def _get_report(self, client: Client, found: ClusterJob) -> ReportObject | None:
         # Users without permission to read ConfigMaps still see the job.
@@ -193,13 +197,7 @@ class KubernetesJobs:
         return None
 
     def _open_watcher(self, client: Client, found: ClusterJob) -> JobWatcher:
-        return JobWatcher(
-            client,
-            found.framework,
-            namespace=self.namespace,
-            name=found.name,
-            where=self.where,
-        )
+        return JobWatcher(client, found, where=self.where)
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
         """Yield the job's view now and after every change, until it is finished."""
@@ -216,7 +214,7 @@ class KubernetesJobs:
                 if view != before:
                     yield view
                 if view.finished:
-                    self._lease_renewer.discard(self.namespace, submitter_lease_name(name))
+                    self._lease_renewer.discard(self.namespace, submitter_lease_name(found.name))
                     return
                 before = view
                 await watcher.wait_for_change(generation)
@@ -251,7 +249,7 @@ class KubernetesJobs:
     async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
         """Return the last command of a replica."""
         async with self._open_job(name) as (client, found):
-            pods = newest_pods(await self._list_pods(client, found), found.framework)
+            pods = found.newest_pods(await self._list_pods(client, found))
         if replica not in pods:
             raise UsageError(f"{replica} of job {name} has not run yet, or its pod was deleted")
         return replica_command(pods[replica], found.framework)
@@ -263,8 +261,9 @@ class KubernetesJobs:
         async with self._open_job(name) as (client, found):
             pods = await self._list_pods(client, found)
             report = await self._get_report(client, found)
-        leader = found.framework.leader(decode_job(found.job, found.framework))
-        replicas = newest_pods(pods, found.framework)
+        replicas = found.newest_pods(pods)
+        job = found.decode(replicas)
+        leader = find_job_framework(job).leader(job)
         result = collect_result(last, leader, pods=replicas, report=report)
         return msgspec.structs.replace(result, trusted=self._trusted)
 
@@ -277,10 +276,14 @@ class KubernetesJobs:
                 return
             await self._mark_stopped_by_user(client, found)
             # The operator deletes the pods as well, but with the grace period of their template.
-            with suppress(NotFound):
-                options = DeleteOptions(grace=None if grace is None else round(grace))
-                await client.delete_all(POD, self._pod_selector(name), options=options)
-        limit = longest_grace(decode_job(found.job, found.framework)) if grace is None else grace
+            for pod in await self._list_pods(client, found):
+                seconds = None if grace is None else round(grace)
+                options = DeleteOptions(grace=seconds, uid=pod.metadata.uid)
+                with suppress(NotFound, Conflict):
+                    await client.delete(
+                        POD, pod.metadata.name, namespace=self.namespace, options=options
+                    )
+        limit = longest_grace(found.decode()) if grace is None else grace
         with anyio.move_on_after(limit + _STOP_TIMEOUT), suppress(UsageError):
             async for _ in self.watch(name):
                 pass
@@ -290,7 +293,7 @@ class KubernetesJobs:
         # Suspending works with any operator; the annotation makes it final for danlu.
         change = {
             "metadata": {"annotations": {STOPPED_ANNOTATION: _STOPPED_BY_USER}},
-            "spec": {"runPolicy": {"suspend": True}},
+            "spec": found.framework.change_suspension(suspended=True),
         }
         await self._patch_job(client, found, change)
 
@@ -311,15 +314,15 @@ class KubernetesJobs:
             # With the uid as a precondition: not a new job of the same name.
             options = DeleteOptions(propagation="Background", uid=found.uid)
             with suppress(NotFound):
-                await client.delete(resource, name, namespace=self.namespace, options=options)
+                await client.delete(resource, found.name, namespace=self.namespace, options=options)
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
         """Suspend a job or resume it."""
         async with self._open_job(name) as (client, found):
             await self._require_active(client, found)
             if not await self._change_workload(client, found, active=not suspended):
-                change = {"spec": {"runPolicy": {"suspend": suspended}}}
-                await self._patch_job(client, found, change)
+                change = found.framework.change_suspension(suspended=suspended)
+                await self._patch_job(client, found, {"spec": change})
 
     async def _change_workload(self, client: Client, found: ClusterJob, *, active: bool) -> bool:
         """Suspend or resume a job in a queue of Kueue; False if it is in none.
@@ -348,7 +351,12 @@ class KubernetesJobs:
         """Change the number of replicas, by type."""
         async with self._open_job(name) as (client, found):
             await self._require_active(client, found)
-            job = with_replicas(decode_job(found.job, found.framework), replicas, found.framework)
+            if found.framework is TRAIN_JOB:
+                raise UsageError(
+                    f"job {name} is a TrainJob, whose nodes cannot be changed after it was created",
+                    hint="remove it, and submit it with another spec.trainer.numNodes",
+                )
+            job = with_replicas(found.decode(), replicas, found.framework)
             # The manifest may spell a type differently ("worker"); patch the key that it has.
             field = found.framework.replicas_field
             spelling = {type.lower(): type for type in found.job.spec.get(field) or {}}

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from danlu.errors import DanluError, OutsideError, TemporaryError
+from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.objects import (
     POD,
     REPORT,
@@ -19,17 +20,14 @@ from danlu.jobs.kubernetes.objects import (
     ReportObject,
     job_resource,
 )
-from danlu.jobs.kubernetes.views import build_view, newest_pods, own_pods, own_report
+from danlu.jobs.kubernetes.views import build_view, own_report
 from danlu.jobs.kubernetes.waiting_reasons import NO_REASONS, find_waiting_reasons
 from danlu.jobs.types import JobView
 from danlu.kube.client import Client
 from danlu.kube.clock import move_on_after, sleep
 from danlu.kube.informer import Informer
-from danlu.kube.types import Key
 from danlu.kube.watch import ListOptions
-from danlu.training.framework import Framework
 from danlu.training.names import reports_config_map_name
-from danlu.training.rendering import JOB_NAME
 from danlu.training.types import ReplicaId
 
 # The view is rebuilt after this time even without a change, because it also depends on the time.
@@ -45,18 +43,16 @@ class JobWatcher:
     be closed in a different task.
     """
 
-    def __init__(
-        self, client: Client, framework: Framework, *, namespace: str, name: str, where: str
-    ) -> None:
-        self.framework = framework
+    def __init__(self, client: Client, found: ClusterJob, *, where: str) -> None:
+        self.framework = found.framework
         self._client = client
-        self._key = Key(namespace, name)
+        self._found = found
         self._where = where
-        self._uid = ""
         self._generation = 0
         self._seen_generation = -1
         self._newest: Mapping[ReplicaId, PodObject] = {}
-        self._pod_options = ListOptions(namespace, labels=f"{JOB_NAME}={name}")
+        namespace, name = found.job.key
+        self._pod_options = found.pod_selection
         self._final_pods: dict[str, PodObject] | None = None
         self._final_pods_lock = asyncio.Lock()
         self._is_over = False
@@ -69,7 +65,7 @@ class JobWatcher:
         report = ListOptions(namespace, fields=f"metadata.name={reports_config_map_name(name)}")
         self._connection = ConnectionMonitor(client, pods, lambda: self._notify_change(None, None))
         self._jobs: Informer[JobObject] = Informer(
-            client, job_resource(framework), job, on_failure=self._on_failure
+            client, job_resource(found.framework), job, on_failure=self._on_failure
         )
         self._pods: Informer[PodObject] = Informer(client, POD, pods, on_failure=self._on_failure)
         self._reports: Informer[ReportObject] = Informer(client, REPORT, report)
@@ -90,8 +86,6 @@ class JobWatcher:
         except BaseException:
             await self._cancel_tasks()
             raise
-        job = self.job
-        self._uid = job.metadata.uid if job else ""
         self._notify_change(None, None)
         return self
 
@@ -112,7 +106,7 @@ class JobWatcher:
             job, view = self.job, self.view()
             if job is None or view is None:
                 continue
-            reasons = await find_waiting_reasons(self._client, job, view, self._own_pods())
+            reasons = await find_waiting_reasons(self._client, job.job, view, self._own_pods())
             if reasons != self._reasons:
                 self._reasons = reasons
                 self._notify_change(None, None)
@@ -153,10 +147,12 @@ class JobWatcher:
                 await self._change_event.wait()
 
     @property
-    def job(self) -> JobObject | None:
+    def job(self) -> ClusterJob | None:
         """The job, or None if it was deleted, even if there is a new one of the same name."""
-        job = self._jobs.indexer.get(self._key)
-        return job if job and self._uid in ("", job.metadata.uid) else None
+        job = self._jobs.indexer.get(self._found.job.key)
+        if job is None or job.metadata.uid != self._found.uid:
+            return None
+        return msgspec.structs.replace(self._found, job=job)
 
     @property
     def pods(self) -> Mapping[ReplicaId, PodObject]:
@@ -175,7 +171,7 @@ class JobWatcher:
         if self._seen_generation == self._generation:
             return
         self._seen_generation = self._generation
-        self._newest = newest_pods(self._own_pods(), self.framework)
+        self._newest = self._found.newest_pods(self._own_pods())
         view = self.view()
         self._is_over = view is None or view.finished
 
@@ -197,12 +193,12 @@ class JobWatcher:
 
     def _own_pods(self) -> list[PodObject]:
         pods = {pod.metadata.uid: pod for pod in self._pods.indexer} | (self._final_pods or {})
-        return own_pods(list(pods.values()), self._uid)
+        return self._found.select_pods(pods.values())
 
     @property
     def report(self) -> ReportObject | None:
         """What the replicas reported."""
-        return own_report(next(iter(self._reports.indexer), None), self._uid)
+        return own_report(next(iter(self._reports.indexer), None), self._found.uid)
 
     def view(self) -> JobView | None:
         """Return the current view of the job; None if it was deleted."""
@@ -211,7 +207,6 @@ class JobWatcher:
             return None
         view = build_view(
             job,
-            self.framework,
             pods=self._own_pods(),
             report=self.report,
             where=self._where,

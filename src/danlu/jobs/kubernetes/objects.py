@@ -12,7 +12,7 @@ from danlu.kube.core_v1 import Pod, PodCondition
 from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource
 from danlu.kube.types import Object
 from danlu.training.framework import Framework
-from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION, LABELS_ANNOTATION
+from danlu.training.names import LABELS_ANNOTATION
 from danlu.util.decoding import decode_json
 
 
@@ -31,7 +31,7 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
     @property
     def suspend(self) -> bool:
         """Whether it shall not run, because of its user or of its queue."""
-        return (self.spec.get("runPolicy") or {}).get("suspend") is True
+        return (self.spec.get("runPolicy") or self.spec).get("suspend") is True
 
     @property
     def submitted_labels(self) -> dict[str, str]:
@@ -83,4 +83,5 @@ POD_GROUP = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"
 
 def job_resource(framework: Framework) -> Resource[JobObject]:
     """Return the API resource of a framework's jobs."""
-    return Resource(KUBEFLOW_GROUP, KUBEFLOW_VERSION, framework.plural, framework.kind, JobObject)
+    group, _, version = framework.api_version.partition("/")
+    return Resource(group, version, framework.plural, framework.kind, JobObject)

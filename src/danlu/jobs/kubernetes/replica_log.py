@@ -20,7 +20,6 @@ from danlu.kube.client import Client
 from danlu.kube.core_v1 import ContainerStatus
 from danlu.kube.errors import BadRequest, NotFound
 from danlu.kube.pod_logs import PodLogLine
-from danlu.training.manifest import read_status
 from danlu.training.types import ReplicaId
 
 
@@ -82,7 +81,7 @@ class ReplicaLog:
         job = self._watcher.job
         recorded = 0
         if job is not None:
-            record = read_status(job.status).record(self.replica)
+            record = job.status.record(self.replica)
             recorded = attempt_number(record, pod.metadata.uid)
         # The pod may be seen before the status update that counts it.
         self._attempt = max(recorded, self._attempt + 1 if self._uid else 0)

@@ -8,24 +8,22 @@ from typing import Any
 
 import msgspec
 
+from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.manifests import COPY_CODE_COMMAND
-from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
+from danlu.jobs.kubernetes.objects import PodObject, ReportObject
 from danlu.jobs.kubernetes.waiting_reasons import NO_REASONS, WaitingReasons
 from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
 from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
 from danlu.kube.pod_waiting import STARTING, UNSCHEDULABLE, waiting_reason
 from danlu.training.dependencies import describe_dependencies
-from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_job, read_status
 from danlu.training.names import STOPPED_ANNOTATION
 from danlu.training.pod_template import expand_references, find_main_container
-from danlu.training.progress import TrainingProgress
-from danlu.training.rendering import parse_replica_id
+from danlu.training.progress import TrainingProgress, read_trainer_status
 from danlu.training.replicas import replica_ids
 from danlu.training.types import (
-    API_VERSION,
     ConditionType,
+    FirstFailure,
     Job,
     JobCondition,
     JobStatus,
@@ -53,21 +51,8 @@ _PICKUP_TIMEOUT = timedelta(seconds=15)
 # -- the job --------------------------------------------------------------------------------------
 
 
-def decode_job(found: JobObject, framework: Framework) -> Job:
-    """Return the job that an object describes; without replicas if its manifest is invalid."""
-    metadata: Mapping[str, Any] = msgspec.to_builtins(found.metadata)
-    document = {"apiVersion": API_VERSION, "kind": framework.kind, "metadata": metadata}
-    try:
-        return read_job({**document, "spec": found.spec, "status": found.status}, framework)
-    except ManifestError:
-        status = read_status(found.status)
-        meta = found.metadata
-        return Job(framework.kind, meta.name, {}, meta.namespace, meta.uid, status=status)
-
-
 def build_view(
-    found: JobObject,
-    framework: Framework,
+    found: ClusterJob,
     *,
     pods: Sequence[PodObject],
     report: ReportObject | None,
@@ -80,37 +65,39 @@ def build_view(
     ``where`` is the target's name. ``reasons`` are those of
     :func:`~danlu.jobs.kubernetes.waiting_reasons.find_waiting_reasons`.
     """
-    job = decode_job(found, framework)
+    framework, newest = found.framework, found.newest_pods(pods)
+    job = found.decode(newest)
     status, state = _status_and_state(job, found, pods, now)
     if state == ConditionType.SUSPENDED and reasons.admission:
         state = "Waiting"
-    newest = newest_pods(pods, framework)
     replicas = tuple(
         _explain_waiting(view, pod, job, reasons)
         for view, pod in _replica_views(job, newest, framework)
     )
+    if status.has_condition(ConditionType.FAILED) and not status.records:
+        status = msgspec.structs.replace(status, first_failure=_earliest_failure(replicas))
     return JobView(
-        name=job.name,
+        name=found.unique_name,
         kind=job.kind,
         framework=framework.name,
         state=state,
         status=status,
         replicas=replicas,
-        progress=_decode_progress(report),
+        progress=_decode_progress(report) or read_trainer_status(found.job.status),
         warnings=(
-            *_job_warnings(found, framework, now),
+            *_job_warnings(job, found, pods, now),
             *(() if status.finished else _scheduling_warnings(replicas)),
             *filter(None, (reasons.evictions,)),
             *job_notes(status),
         ),
-        created=found.metadata.creation_timestamp,
+        created=found.job.metadata.creation_timestamp,
         where=where,
-        labels=found.submitted_labels,
+        labels=found.job.submitted_labels,
     )
 
 
 def _status_and_state(
-    job: Job, found: JobObject, pods: Sequence[PodObject], now: datetime
+    job: Job, found: ClusterJob, pods: Sequence[PodObject], now: datetime
 ) -> tuple[JobStatus, str]:
     """Return the status, and the state as one word.
 
@@ -119,12 +106,12 @@ def _status_and_state(
     """
     why_stopped = job.annotations.get(STOPPED_ANNOTATION)
     if job.status.finished or not why_stopped:
-        state = _latest_condition(job.status)
+        state = _latest_condition(job.status, pods)
         suspending = state == ConditionType.SUSPENDED and any(map(_may_run, pods))
         return job.status, "Suspending" if suspending else state
     suspended = job.status.has_condition(ConditionType.SUSPENDED)
     # Without an operator nothing sets that condition, and nothing runs.
-    if any(map(_may_run, pods)) or not (suspended or _not_picked_up(found, now)):
+    if any(map(_may_run, pods)) or not (suspended or _not_picked_up(found, pods, now)):
         return job.status, "Stopping"
     since = next(
         (
@@ -132,7 +119,7 @@ def _status_and_state(
             for condition in job.status.conditions
             if condition.type is ConditionType.SUSPENDED
         ),
-        found.metadata.creation_timestamp,
+        found.job.metadata.creation_timestamp,
     )
     condition = JobCondition(
         type=ConditionType.FAILED,
@@ -147,14 +134,27 @@ def _status_and_state(
     return status, "Stopped"
 
 
-def _latest_condition(status: JobStatus) -> str:
+def _latest_condition(status: JobStatus, pods: Sequence[PodObject]) -> str:
     if status.is_finishing:
         return "Finishing"
     true = [condition.type for condition in status.conditions if condition.status == "True"]
     for final in (ConditionType.FAILED, ConditionType.SUCCEEDED):
         if final in true:
             return str(final)
-    return str(true[-1]) if true else "Pending"
+    if true:
+        return str(true[-1])
+    # Kubeflow Trainer has no condition for that.
+    is_running = any(pod.status.phase == "Running" for pod in pods)
+    return str(ConditionType.RUNNING) if is_running else "Pending"
+
+
+def _earliest_failure(replicas: Sequence[ReplicaView]) -> FirstFailure | None:
+    """Return the replica that failed first, if the operator does not record it."""
+    failed = [view for view in replicas if view.state == "Failed" and view.finished is not None]
+    if not failed:
+        return None
+    first = min(failed, key=lambda view: str(view.finished))
+    return FirstFailure(first.id, first.attempt, first.exit_code, first.reason, time=first.finished)
 
 
 def _decode_progress(report: ReportObject | None) -> TrainingProgress | None:
@@ -165,17 +165,21 @@ def _decode_progress(report: ReportObject | None) -> TrainingProgress | None:
         return None
 
 
-def _not_picked_up(found: JobObject, now: datetime) -> bool:
+def _not_picked_up(found: ClusterJob, pods: Sequence[PodObject], now: datetime) -> bool:
     """Return whether no operator has touched the job, although there was time enough."""
-    created = found.metadata.creation_timestamp
-    untouched = not read_status(found.status).conditions
+    created, status = found.job.metadata.creation_timestamp, found.job.status
+    untouched = not (pods or status.get("conditions") or status.get("jobsStatus"))
     return untouched and created is not None and now - created > _PICKUP_TIMEOUT
 
 
-def _job_warnings(found: JobObject, framework: Framework, now: datetime) -> Iterator[str]:
-    if _not_picked_up(found, now):
+def _job_warnings(
+    job: Job, found: ClusterJob, pods: Sequence[PodObject], now: datetime
+) -> Iterator[str]:
+    if job.run_policy.managed_by not in ("", found.framework.manager):
+        yield f"the job is left to another controller (managedBy: {job.run_policy.managed_by})"
+    elif _not_picked_up(found, pods, now):
         yield (
-            f"no operator has picked up the job: is one for {framework.kind} installed?"
+            f"no operator has picked up the job: is one for {job.kind} installed?"
             " See `danlu operator manifests`"
         )
 
@@ -190,12 +194,6 @@ def _scheduling_warnings(replicas: Sequence[ReplicaView]) -> list[str]:
 
 
 # -- its pods -------------------------------------------------------------------------------------
-
-
-def own_pods(pods: Sequence[PodObject], uid: str) -> list[PodObject]:
-    """Return the pods controlled by the job with this UID, oldest first."""
-    owned = [pod for pod in pods if pod.metadata.controller and pod.metadata.controller.uid == uid]
-    return sorted(owned, key=lambda pod: str(pod.metadata.creation_timestamp))
 
 
 def own_report(report: ReportObject | None, uid: str) -> ReportObject | None:
@@ -214,16 +212,6 @@ def attempt_number(record: ReplicaRecord, uid: str) -> int:
     if is_earlier and uid != record.current:
         return max(0, record.attempts - 1)
     return record.attempts
-
-
-def newest_pods(pods: Sequence[PodObject], framework: Framework) -> dict[ReplicaId, PodObject]:
-    """Return the newest pod of each replica; ``pods`` are ordered from oldest to newest."""
-    newest = {}
-    for pod in pods:
-        replica = parse_replica_id(pod.metadata.labels, framework)
-        if replica is not None:
-            newest[replica] = pod
-    return newest
 
 
 def _replica_views(

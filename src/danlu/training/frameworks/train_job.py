@@ -16,6 +16,7 @@ from danlu.training.framework import (
     CountsByType,
     EnvVar,
     Framework,
+    PodLabels,
     PodTemplate,
     Verdict,
     evaluate_counts,
@@ -63,14 +64,20 @@ class TrainJobFramework(Framework):
 
     ``job.options`` are ``policy`` (a field of ``spec.mlPolicy`` or empty), ``processes`` (of a
     node; ``auto`` lets torchrun count the GPUs), ``hasTrainer``, JobSet's ``successPolicy`` and,
-    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode``, ``envInjection`` (the
-    names of containers by replicated job) and JobSet's ``volumeClaimPolicies``.
+    if the runtime has them, ``podGroupPolicy``, ``runLauncherAsNode``, ``sshAuthMountPath``,
+    ``envInjection`` (the names of containers by replicated job) and JobSet's
+    ``volumeClaimPolicies``.
     """
 
     name = "trainjob"
     kind = "TrainJob"
     plural = "trainjobs"
     api_version = f"{API_GROUP}/v1alpha1"
+    pod_labels = PodLabels(
+        f"{_JOB_SET}/jobset-name",
+        f"{_JOB_SET}/replicatedjob-name",
+        f"{_BATCH}/job-completion-index",
+    )
     replicas_field = "replicatedJobs"
     replica_types: ClassVar[tuple[ReplicaType, ...]] = (*INITIALIZERS, NODE)
     node_types: ClassVar[tuple[ReplicaType, ...]] = (NODE,)
@@ -94,10 +101,16 @@ class TrainJobFramework(Framework):
     deadline_reason = "DeadlineExceeded"
     operator_rules = (
         policy_rule(API_GROUP, ["trainingruntimes"], ("get",)),
-        policy_rule("", ["configmaps"], ("create", "get")),
+        policy_rule("", ["configmaps"], ("create", "get", "patch")),
+        # Keys of ssh, for the policy mpi.
+        policy_rule("", ["secrets"], ("create", "patch")),
         policy_rule("", ["persistentvolumeclaims"], ("create", "get", "patch")),
     )
     cluster_rules = (policy_rule(API_GROUP, ["clustertrainingruntimes"], ("get",)),)
+
+    def change_suspension(self, *, suspended: bool) -> Mapping[str, Any]:
+        """Return the change of ``spec``, which has no ``runPolicy``."""
+        return {"suspend": suspended}
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
         """Return the variables of the runtime's ML policy."""
@@ -130,11 +143,11 @@ class TrainJobFramework(Framework):
         """Return the pod with the labels, annotations and index that JobSet and its Job give it."""
         index = str(replica.index)
         marks = {
-            f"{_JOB_SET}/jobset-name": job.name,
-            f"{_JOB_SET}/replicatedjob-name": str(replica.type),
+            self.pod_labels.job: job.name,
+            self.pod_labels.type: str(replica.type),
             f"{_JOB_SET}/job-index": "0",
             f"{_JOB_SET}/restart-attempt": str(job.status.restarts),
-            f"{_BATCH}/job-completion-index": index,
+            self.pod_labels.index: index,
         }
         metadata = template.get("metadata") or {}
         job_name = {f"{_BATCH}/job-name": f"{job.name}-{replica.type}-0"}
@@ -166,7 +179,7 @@ class TrainJobFramework(Framework):
         name = self.subdomain(job)
         spec = {
             "clusterIP": "None",
-            "selector": {f"{_JOB_SET}/jobset-name": job.name},
+            "selector": {self.pod_labels.job: job.name},
             "publishNotReadyAddresses": True,
         }
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
@@ -221,7 +234,7 @@ def _add_index(container: Mapping[str, Any], index: str) -> Mapping[str, Any]:
 def _describe_claim(metadata: Mapping[str, Any], job: str) -> dict[str, Any]:
     return {
         "name": name_claim(metadata["name"], job),
-        "labels": {**(metadata.get("labels") or {}), f"{_JOB_SET}/jobset-name": job},
+        "labels": {**(metadata.get("labels") or {}), FRAMEWORK.pod_labels.job: job},
         "annotations": metadata.get("annotations") or {},
     }
 

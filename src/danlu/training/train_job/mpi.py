@@ -1,8 +1,8 @@
 """The policy ``mpi``: a launcher whose ``mpirun`` starts processes in the nodes.
 
 Variables and files are those of an MPIJob of Open MPI, with the further variables that Kubeflow
-Trainer 2.4 sets; the names are those that JobSet gives pods
-(``pkg/runtime/framework/plugins/{mpi,jobset}``).
+Trainer 2.4 sets; the names are those that JobSet gives pods, and on a cluster those of the
+plug-in's objects (``pkg/runtime/framework/plugins/{mpi,jobset}``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from danlu.training.framework import EnvVar, GeneratedFile
+from danlu.training.framework import EnvVar, GeneratedFile, PodTemplate
+from danlu.training.frameworks.mpi import ssh
+from danlu.training.frameworks.mpi.base import FILE_MODES, HOSTFILE, mount_volume
 from danlu.training.frameworks.mpi.base import LAUNCHER as MPI_LAUNCHER
 from danlu.training.frameworks.mpi.base import WORKER as MPI_WORKER
-from danlu.training.frameworks.mpi.ssh import OPEN_MPI
 from danlu.training.frameworks.mpi.v2beta1 import MpiV2beta1
 from danlu.training.frameworks.train_job import (
     FRAMEWORK,
@@ -41,8 +42,7 @@ class _NamedByJobSet(MpiV2beta1):
 
 
 _MPI = _NamedByJobSet()
-#: danlu's agent takes them, too.
-_SSH_ARGUMENTS = "-o ConnectionAttempts=10"
+_KEY_VOLUME, _CONFIG_VOLUME = "mpi-ssh-auth", "mpi-hostfile"
 
 
 class MpiTrainJobFramework(TrainJobFramework):
@@ -64,31 +64,68 @@ class MpiTrainJobFramework(TrainJobFramework):
     one_machine_variables = _MPI.one_machine_variables
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
-        """Return where the launcher's Open MPI finds its agent and its hosts."""
+        """Return where the launcher's Open MPI finds its hosts, and what starts processes there."""
         if replica.type != LAUNCHER:
             return ()
+        slots = str(job.options["processes"])
+        if topology.on_cluster:
+            hosts = f"{topology.directory(replica)}/{HOSTFILE}"
+            return [
+                *ssh.list_variables(ssh.OPEN_MPI, hosts=hosts, slots=slots),
+                *ssh.list_prrte_variables(hosts=hosts, slots=slots),
+            ]
         viewed = _MpiTopology(topology)
         common = _MPI.build_env(_view_as_mpi_job(job), ReplicaId(MPI_LAUNCHER, 0), viewed)
         added: dict[str, Any] = {
-            "OMPI_MCA_plm_rsh_args": _SSH_ARGUMENTS,
-            # PRTE would take the launcher's own short name for that of another host
-            # (kubeflow/trainer#4029).
+            # danlu's agent takes ssh's arguments, too.
+            "OMPI_MCA_plm_rsh_args": ssh.ARGUMENTS,
             "PRTE_MCA_prte_keep_fqdn_hostnames": "false",
-            "PRTE_MCA_prte_set_default_slots": str(job.options["processes"]),
-            "PRTE_MCA_plm_ssh_args": _SSH_ARGUMENTS,
+            "PRTE_MCA_prte_set_default_slots": slots,
+            "PRTE_MCA_plm_ssh_args": ssh.ARGUMENTS,
         }
         return [*(dict(common) | added).items()]
 
     def files(
         self, job: Job, topology: Topology, running: Sequence[ReplicaId]
     ) -> Mapping[str, GeneratedFile]:
-        """Return those of an MPIJob."""
+        """Return those of an MPIJob; on a cluster only its file of hosts."""
         hosts = [
             ReplicaId(_MPI_TYPES[each.type], each.index)
             for each in running
             if each.type in _MPI_TYPES
         ]
-        return _MPI.files(_view_as_mpi_job(job), _MpiTopology(topology), hosts)
+        files = _MPI.files(_view_as_mpi_job(job), _MpiTopology(topology), hosts)
+        return {HOSTFILE: files[HOSTFILE]} if topology.on_cluster else files
+
+    def files_config_map(self, job: Job) -> str:
+        """Return the name of the plug-in's ConfigMap."""
+        return f"{job.name}-mpi-hostfile"
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Return the pod with its name, and keys and hosts in its container of this name."""
+        template = super().mutate_pod(job, replica, topology, template)
+        if replica.type not in self.node_types:
+            return template
+        path = job.options.get("sshAuthMountPath") or ssh.ROOT_DIRECTORY
+        # The plug-in's. In root's own directory ssh refuses a key that a group can read.
+        own = path == ssh.ROOT_DIRECTORY
+        keys = ssh.key_volume(
+            _KEY_VOLUME, _name_secret(job), mode=0o400, modes=(0o600 if own else 0o640, 0o644)
+        )
+        template = mount_volume(template, self.container, keys, path)
+        if replica.type == NODE:
+            return template
+        items = [{"key": HOSTFILE, "path": HOSTFILE, "mode": FILE_MODES[HOSTFILE]}]
+        files = {"name": self.files_config_map(job), "items": items}
+        hosts = {"name": _CONFIG_VOLUME, "configMap": files}
+        return mount_volume(template, self.container, hosts, topology.directory(replica))
+
+    def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
+        """Return the job's objects, and the Secret of its keys."""
+        secret = ssh.describe_secret(_name_secret(job), immutable=True)
+        return [*super().extra_objects(job, topology), secret]
 
     def adapt_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
         """Return the command; a node waits instead of running the ssh server."""
@@ -103,6 +140,10 @@ class MpiTrainJobFramework(TrainJobFramework):
     def count_processes(self, job: Job, type: ReplicaType) -> int:
         """Return the slots of a host."""
         return int(job.options["processes"]) if self.computes(job, type) else 1
+
+
+def _name_secret(job: Job) -> str:
+    return f"{job.name}-mpi-ssh-auth"
 
 
 _MPI_TYPES = {LAUNCHER: MPI_LAUNCHER, NODE: MPI_WORKER}
@@ -143,7 +184,7 @@ def _view_as_mpi_job(job: Job) -> Job:
         options={
             "slotsPerWorker": job.options["processes"],
             "runLauncherAsWorker": job.options.get("runLauncherAsNode"),
-            "mpiImplementation": OPEN_MPI,
+            "mpiImplementation": ssh.OPEN_MPI,
             "subdomain": job.options.get("subdomain"),
         },
     )

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from danlu.training.document import invalid_job_error
 from danlu.training.framework import FieldError
@@ -40,6 +43,7 @@ from danlu.training.train_job.runtimes import (
     bundled_runtime,
 )
 from danlu.training.train_job.schema import (
+    MANAGERS,
     NO_DATA_CACHE,
     RUNTIME_KINDS,
     check_runtime,
@@ -89,6 +93,40 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     _raise_errors(runtime, check_volume_claims(template, document["metadata"].get("name") or ""))
     framework = find_runtime_framework(runtime["spec"])
     return check_job(_build_job(document, runtime["spec"], template), framework)
+
+
+def outline_train_job(
+    document: Mapping[str, Any], numbers: Mapping[ReplicaType, int] = MappingProxyType({})
+) -> Job:
+    """Return what a TrainJob says without its runtime, of which it may be invalid, too.
+
+    ``numbers`` are those of its replicas; by default it has the nodes that it sets, or one.
+    """
+    metadata, spec = document["metadata"], document["spec"]
+    manager, trainer = str(spec.get("managedBy") or ""), spec.get("trainer")
+    nodes = trainer.get("numNodes") if isinstance(trainer, Mapping) else None
+    numbers = numbers or {NODE: nodes if isinstance(nodes, int) else 1}
+    deadline = spec.get("activeDeadlineSeconds")
+    return Job(
+        kind=FRAMEWORK.kind,
+        api_version=FRAMEWORK.api_version,
+        name=metadata.get("name") or "",
+        namespace=metadata.get("namespace") or "default",
+        uid=metadata.get("uid") or "",
+        labels=dict(metadata.get("labels") or {}),
+        annotations=dict(metadata.get("annotations") or {}),
+        replicas={
+            type: ReplicaSpec(number, {}, RestartPolicy.ON_FAILURE)
+            for type, number in numbers.items()
+        },
+        run_policy=RunPolicy(
+            clean_pod_policy=CleanPodPolicy.RUNNING,
+            active_deadline_seconds=deadline if isinstance(deadline, int) else None,
+            suspend=bool(spec.get("suspend")),
+            managed_by=MANAGER if manager == MANAGERS[0] else manager,
+        ),
+        options={"policy": MPI if LAUNCHER in numbers else "", "hasTrainer": False},
+    )
 
 
 def validate_runtime(runtime: Mapping[str, Any]) -> None:
@@ -337,8 +375,8 @@ def _merge_patches(spec: Mapping[str, Any], runtime: Mapping[str, Any]) -> Mappi
 def _build_job(
     document: Mapping[str, Any], runtime: Mapping[str, Any], template: Mapping[str, Any]
 ) -> Job:
-    metadata, spec = document["metadata"], document["spec"]
-    jobs, name = template["replicatedJobs"], metadata.get("name") or ""
+    spec, name = document["spec"], document["metadata"].get("name") or ""
+    jobs = template["replicatedJobs"]
     claims = template.get(POLICIES_FIELD) or ()
     policy, restarts = _name_policy(runtime), _max_restarts(template)
     mpi = _find_mpi_policy(runtime)
@@ -350,24 +388,15 @@ def _build_job(
         if job["name"] == type
     }
     trainer = spec.get("trainer") or {}
-    manager = spec.get("managedBy") or ""
     limit = nodes["template"]["spec"].get("backoffLimit") if nodes else None
-    job = Job(
-        kind=FRAMEWORK.kind,
-        api_version=FRAMEWORK.api_version,
-        name=name,
-        namespace=metadata.get("namespace") or "default",
-        uid=metadata.get("uid") or "",
-        labels=dict(metadata.get("labels") or {}),
-        annotations=dict(metadata.get("annotations") or {}),
+    outline = outline_train_job(document)
+    job = msgspec.structs.replace(
+        outline,
         replicas=replicas,
-        run_policy=RunPolicy(
-            clean_pod_policy=CleanPodPolicy.RUNNING,
+        run_policy=msgspec.structs.replace(
+            outline.run_policy,
             ttl_seconds_after_finished=template.get("ttlSecondsAfterFinished"),
-            active_deadline_seconds=spec.get("activeDeadlineSeconds"),
             backoff_limit=_BACKOFF_LIMIT if limit is None else limit,
-            suspend=bool(spec.get("suspend")),
-            managed_by=manager if manager.startswith("kueue") else MANAGER if manager else "",
         ),
         job_restart_policy=JobRestartPolicy(restarts) if restarts else None,
         options={
@@ -388,6 +417,7 @@ def _build_job(
                         for target in _injection_targets(runtime)
                     },
                     "runLauncherAsNode": mpi.get("runLauncherAsNode") or None,
+                    "sshAuthMountPath": mpi.get("sshAuthMountPath"),
                     POLICIES_FIELD: [*claims],
                     **_read_rest(template),
                 }

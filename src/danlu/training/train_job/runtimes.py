@@ -31,6 +31,8 @@ _PLAIN = "plain"
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}}
 #: The frameworks with the policy mpi.
 _MPI_NAMES = ("deepspeed", "mlx")
+#: The user of their images, and the port of its ssh server.
+_USER, _SSH_PORT = 1000, 2222
 RUNTIME_NAMES = tuple(
     f"{name}{_SUFFIX}"
     for name in (*(name for name in POLICIES if name != MPI), *_MPI_NAMES, _PLAIN)
@@ -52,6 +54,41 @@ def bundled_runtime(name: str) -> Mapping[str, Any] | None:
     policy: dict[str, Any] = {framework: {}} if framework in POLICIES else {}
     node = _replicated_job(NODE, {"image": find_policy(framework).image}, step="trainer")
     return _describe_runtime(name, framework, policy, {"replicatedJobs": [node]})
+
+
+def installed_runtime(name: str) -> Mapping[str, Any] | None:
+    """Return the runtime that is installed on a cluster under this name, likewise.
+
+    Those of MPI also say who may read the keys of ssh, and when its servers listen.
+    """
+    runtime = bundled_runtime(name)
+    if runtime is None or MPI not in runtime["spec"]["mlPolicy"]:
+        return runtime
+    user = {"name": NODE, "securityContext": {"runAsUser": _USER}}
+    probe = {"readinessProbe": {"tcpSocket": {"port": _SSH_PORT}, "initialDelaySeconds": 5}}
+    jobs = [
+        {
+            "name": job,
+            "template": {
+                "spec": {
+                    "template": {
+                        "spec": {
+                            "securityContext": {"fsGroup": _USER},
+                            "containers": [{**user, **more}],
+                        }
+                    }
+                }
+            },
+        }
+        for job, more in ((NODE, probe), (LAUNCHER, {}))
+    ]
+    patch = {
+        "mlPolicy": {MPI: {"sshAuthMountPath": "/home/mpiuser/.ssh"}},
+        "template": {
+            "spec": {"network": {"publishNotReadyAddresses": True}, "replicatedJobs": jobs}
+        },
+    }
+    return {**runtime, "spec": merge_patch(runtime["spec"], patch)}
 
 
 def add_initializers(runtime: Mapping[str, Any], fields: Iterable[str]) -> Mapping[str, Any]:

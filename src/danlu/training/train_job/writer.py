@@ -38,6 +38,7 @@ def write_train_job(job: Job) -> list[dict[str, Any]]:
     ]
     rules = {
         "runLauncherAsNode": job.options.get("runLauncherAsNode"),
+        "sshAuthMountPath": job.options.get("sshAuthMountPath"),
         "envInjection": {"targets": targets} if targets else None,
     }
     if policy == MPI:

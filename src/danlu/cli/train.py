@@ -37,6 +37,7 @@ from danlu.submission.options import (
 from danlu.submission.plan import plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.train_job.schema import NAMESPACED_RUNTIME
 from danlu.util.human import parse_duration
 
 if TYPE_CHECKING:
@@ -188,7 +189,9 @@ def command(
         )
     for runtime in planned.manifests[:-1]:
         name = f"{runtime['kind']} {runtime['metadata']['name']}"
-        run.terminal.info(f"{name} is created unless the cluster has the same")
+        created = runtime["kind"] == NAMESPACED_RUNTIME
+        text = "is created unless the cluster has the same" if created else "must be in the cluster"
+        run.terminal.info(f"{name} {text}")
     if dry_run:
         form = form or "yaml"
         print_manifest(run, planned, options, kind=kind or "", form=form, sweep=sweep)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import copy
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from danlu.jobs.backends import list_views
 from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.objects import JobObject, PodObject, job_resource
 from danlu.jobs.kubernetes.runtimes import runtime_resource
+from danlu.jobs.kubernetes.views import build_view
 from danlu.jobs.report import summarize_job
 from danlu.jobs.types import Submission
 from danlu.kube.patch import merge_patch
@@ -361,6 +364,52 @@ async def test_an_invalid_status_hides_no_jobs(trainer_site: JobNamespace) -> No
     await write_status(site, danlu={"conditions": "\x1b[2J"}, trainerStatus=trainer)
     (view,) = await list_views(site.jobs)
     assert (view.state, view.progress and view.progress.metrics) == ("Pending", {})
+
+
+def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    fields = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, member in fields if isinstance(value, dict | list) else ():
+        yield from _list_paths(member, (*path, key))
+
+
+HOSTILE: dict[str, Any] = {
+    "metadata": {"name": "job", "uid": "1"},
+    "spec": {
+        "runtimeRef": {"name": RUNTIME, "kind": "ClusterTrainingRuntime"},
+        "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {"cpu": "1"}}},
+        "runtimePatches": [
+            {
+                "manager": "example.com/queue",
+                "trainingRuntimeSpec": {
+                    "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {}}]}}
+                },
+            }
+        ],
+    },
+    "status": {
+        "conditions": [condition("Complete", "AllJobsCompleted")],
+        "trainerStatus": {
+            "lastUpdatedTime": "2026-11-28T10:00:00Z",
+            "metrics": [{"name": "loss", "value": "1"}],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("junk", [None, -1, 2**40, "", "\x1b[2J", [], {}, [None], [{}], {"a": 1}])
+@pytest.mark.parametrize("field", ["spec", "status"])
+def test_a_job_is_shown_whatever_a_field_contains(field: str, junk: Any) -> None:
+    for path in _list_paths(HOSTILE[field]):
+        document = copy.deepcopy(HOSTILE)
+        place = document[field]
+        for key in path[:-1]:
+            place = place[key]
+        if path:
+            place[path[-1]] = junk
+        found = ClusterJob(msgspec.convert(document, JobObject), TRAIN_JOB)
+        view = build_view(found, pods=[], report=None, where="kubernetes", now=datetime.now(UTC))
+        assert view.name == "job", path
 
 
 # -- next to other kinds --------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     _raise_errors(document, check_train_job("", document))
     runtime = _find_runtime(document, runtimes)
     validate_runtime(runtime)
-    # To Kubernetes a null is no value; in a strategic merge it would remove a field.
+    # Kubernetes drops nulls; a strategic merge would remove what they name.
     spec, runtime_spec = drop_nulls(document["spec"]), drop_nulls(runtime["spec"])
     _raise_errors(document, _check_job_rules(spec, runtime_spec))
     template = _merge_patches(spec, runtime_spec)

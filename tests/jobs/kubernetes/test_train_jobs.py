@@ -368,9 +368,9 @@ async def test_an_invalid_status_hides_no_jobs(trainer_site: JobNamespace) -> No
 
 def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
-    fields = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, member in fields if isinstance(value, dict | list) else ():
-        yield from _list_paths(member, (*path, key))
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from _list_paths(value[key], (*path, key))
 
 
 HOSTILE: dict[str, Any] = {

@@ -178,12 +178,20 @@ def test_a_missing_runtime_is_named_with_those_of_the_cluster(cli: Cli, site: Jo
     result = cli("train", "-f", "job.yaml", *ON)
     assert result.code == 2
     assert "TrainingRuntime 'team' not found" in result.err
-    assert "the cluster has none" in result.err
+    assert "namespace default has none; add its file with a further -f" in result.err
     create(site, RUNTIME.replace("name: team", "name: teams"))
     result = cli("train", "-f", "job.yaml", *ON)
     assert "did you mean teams?" in result.err.replace("'", "")
     assert "those in the cluster: teams" in result.err
     assert cli("jobs", "ls", "-q", *ON).out == ""
+
+
+def test_a_missing_runtime_of_the_cluster_can_be_installed(cli: Cli, site: JobNamespace) -> None:
+    Path("job.yaml").write_text(JOB.replace("kind: TrainingRuntime, ", ""))
+    result = cli("train", "-f", "job.yaml", *ON)
+    assert result.code == 2
+    assert "ClusterTrainingRuntime 'team' not found" in result.err
+    assert "`danlu operator runtimes` prints those of Kubeflow Trainer" in result.err
 
 
 def test_a_runtime_unlike_that_of_the_cluster_is_refused(cli: Cli, site: JobNamespace) -> None:

@@ -159,12 +159,14 @@ async def _missing_runtime_error(
     client: Client, ready: PreparedJob, reference: _Reference
 ) -> UsageError:
     kind, name = reference
-    selection = ListOptions(ready.job["metadata"]["namespace"])
+    resource, selection = runtime_resource(kind), ListOptions(ready.job["metadata"]["namespace"])
     names: list[str] = []
     with suppress(OutsideError):
-        listed = await client.list(runtime_resource(kind), selection)
+        listed = await client.list(resource, selection)
         names = sorted(found["metadata"]["name"] for found in listed.items)
-    if names:
+    if not names and resource.namespaced:
+        hint = f"namespace {selection.namespace} has none; add its file with a further -f"
+    elif names:
         listed_names = f"those in the cluster: {', '.join(names)}"
         hint = "\n".join(filter(None, (did_you_mean(name, names), listed_names)))
     else:

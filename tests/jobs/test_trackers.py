@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,23 @@ with wandb.init() as tracked:
 if rank == 0 and not started:
     open("started", "w").close()
     sys.exit(1)
+"""
+
+#: As much of MLflow as creates a run.
+MLFLOW = """\
+import contextlib, json, os, types
+
+@contextlib.contextmanager
+def start_run(tags):
+    global given
+    given = tags
+    yield types.SimpleNamespace(info=types.SimpleNamespace(run_id="0a1b"))
+
+class MlflowClient:
+    def update_run(self, run, status):
+        context = json.loads(os.environ["MLFLOW_RUN_CONTEXT"])
+        with open("created", "a") as file:
+            print(json.dumps([given, context, run, status]), file=file)
 """
 
 READ_RUNS = """\
@@ -135,6 +153,27 @@ def test_the_jobs_of_a_sweep_have_its_labels() -> None:
     assert (added["WANDB_NAME"], added["WANDB_RUN_GROUP"]) == ("tuning-1", "tuning")
     assert added["WANDB_TAGS"] == "lr=0.1"
     assert json.loads(added["MLFLOW_RUN_CONTEXT"])["danlu.sweep"] == "tuning"
+
+
+@pytest.mark.anyio
+async def test_all_replicas_and_restarts_write_to_the_run_that_the_first_one_created(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mlflow.py").write_text(MLFLOW)
+    script = 'echo "$MLFLOW_RUN_ID"; ! mkdir "$DANLU_CHECKPOINT_DIR/$RANK" 2>/dev/null'
+    env = [{"name": "MLFLOW_EXPERIMENT_NAME", "value": "digits"}]
+    workers = spec(script, 2, RestartPolicy.ON_FAILURE, env=env)
+    jobs = local_jobs(tmp_path / "home")
+    await jobs.submit(submission(tmp_path, workers, name="train", python=sys.executable))
+    assert [line.data for line in await lines_of(jobs, "train")] == [b"0a1b"] * 4
+    assert (await jobs.result("train")).view.warnings == ()
+    (created,) = (tmp_path / "created").read_text().splitlines()
+    assert json.loads(created) == [
+        {"mlflow.source.name": f"/bin/sh -c {shlex.quote(script)}"},
+        {"mlflow.runName": "train", "danlu.job": "train"},
+        "0a1b",
+        "SCHEDULED",
+    ]
 
 
 @pytest.mark.anyio

@@ -6,40 +6,16 @@ values take precedence.
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import anyio
 import msgspec
 
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
-from danlu.training.registry import find_job_framework
-from danlu.training.types import Job, ReplicaId, ReplicaType
+from danlu.training.types import Job, ReplicaType
 
 #: Replaced by the job's name, because event files do not name it.
 _JOB_PLACEHOLDER = "{job}"
-
-_EXPERIMENT_VARIABLES = ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID")
-
-#: Only MLflow chooses the ID of a run. The job's program changes the state when it starts.
-_CREATE_RUN = """\
-import sys
-import mlflow
-with mlflow.start_run(tags={"mlflow.source.name": sys.argv[1]}) as run:
-    pass
-mlflow.MlflowClient().update_run(run.info.run_id, status="SCHEDULED")
-print(run.info.run_id)
-"""
-
-# MLflow itself would try for a quarter of an hour.
-_CREATE_RUN_ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
-# The first use of a database creates its tables.
-_CREATE_RUN_TIMEOUT_SECONDS = 300.0
 
 #: The labels of a sweep's jobs (:func:`danlu.sweeps.jobs.build_trial_submission`).
 _SWEEP_LABEL = "sweep"
@@ -98,70 +74,3 @@ def needs_wandb_run(
 
 def _uses_wandb(given: Mapping[str, str]) -> bool:
     return any(name.startswith("WANDB_") for name in given)
-
-
-class TrackerRuns:
-    """The runs of a job of this machine, which its restarted replicas continue."""
-
-    def __init__(self, submission: Submission) -> None:
-        self._submission = submission
-        self._lock = anyio.Lock()
-        self._mlflow_run: str | None = None
-        self._warnings: tuple[str, ...] = ()
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return why the job has no common run."""
-        return self._warnings
-
-    async def variables(
-        self, replica: ReplicaId, given: Mapping[str, str], *, command: Sequence[str] = ()
-    ) -> dict[str, str]:
-        """Return the variables of one replica's program.
-
-        ``command`` is that of a process, which writes to the same stores as a process of danlu.
-        """
-        added = tracker_variables(self._submission, given)
-        job, framework = self._submission.job, find_job_framework(self._submission.job)
-        if needs_wandb_run(job, framework, [replica.type], given):
-            suffix = "" if replica == framework.leader(job) else f"-{replica}"
-            added["WANDB_RUN_ID"] = f"{job.uid.replace('-', '')[:16]}{suffix}"
-            if "WANDB_NAME" in added:
-                added["WANDB_NAME"] += suffix
-        named = any(given.get(name) for name in _EXPERIMENT_VARIABLES)
-        if command and named and "MLFLOW_RUN_ID" not in given:
-            async with self._lock:  # the first replica creates it
-                if self._mlflow_run is None:
-                    self._mlflow_run = await self._create_mlflow_run(command, {**given, **added})
-            if self._mlflow_run:
-                added["MLFLOW_RUN_ID"] = self._mlflow_run
-        return added
-
-    async def _create_mlflow_run(self, command: Sequence[str], given: Mapping[str, str]) -> str:
-        """Create the job's run with its own Python; return its ID, empty if that fails."""
-        python, error = self._submission.python, f"no answer in {_CREATE_RUN_TIMEOUT_SECONDS:g} s"
-        try:
-            with anyio.fail_after(_CREATE_RUN_TIMEOUT_SECONDS):
-                done = await anyio.run_process(
-                    [python, "-c", _CREATE_RUN, shlex.join(command)],
-                    cwd=self._submission.directory,
-                    env={**_CREATE_RUN_ENVIRONMENT, **given},
-                    stdin=subprocess.DEVNULL,
-                    check=False,
-                )
-            last = _last_line(done.stderr if done.returncode else done.stdout)
-            if not done.returncode:
-                return last
-            error = last
-        except TimeoutError:
-            pass
-        except OSError as failure:
-            error = str(failure)
-        self._warnings = (
-            f"the job has no MLflow run: {python} cannot create it ({error}); each"
-            " start of a replica creates one",
-        )
-        return ""
-
-
-def _last_line(output: bytes) -> str:
-    return output.decode(errors="replace").strip().rpartition("\n")[2]

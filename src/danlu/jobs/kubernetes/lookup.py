@@ -12,12 +12,11 @@ import msgspec
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.objects import job_resource
-from danlu.jobs.kubernetes.runtimes import add_runtime
+from danlu.jobs.kubernetes.runtimes import add_runtime, missing_crds_error
 from danlu.kube.client import Client
 from danlu.kube.errors import Forbidden, NotFound
 from danlu.kube.watch import ListOptions
 from danlu.training.framework import Framework
-from danlu.training.names import KUBEFLOW_GROUP
 from danlu.training.registry import find_kind, list_kinds
 from danlu.util.tasks import run_concurrently
 
@@ -158,12 +157,3 @@ async def job_not_found_error(
         more = ", …" if len(names) > _MAX_LISTED else ""
         hint = f"existing jobs: {', '.join(names[:_MAX_LISTED])}{more}"
     return UsageError(f"job {name!r} not found", hint=hint)
-
-
-def missing_crds_error(client: Client) -> OutsideError:
-    """Return the error for a cluster without CRDs of training jobs."""
-    return OutsideError(
-        f"the cluster at {client.config.server} has no CRDs of {KUBEFLOW_GROUP}",
-        hint="install the operator and its CRDs with"
-        " `danlu operator manifests --image REF | kubectl apply --server-side -f -`",
-    )

@@ -145,6 +145,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set what all processes of this run share: its home, and signals that end programs."""
     # No test writes to the SSH configuration of the developer.
     os.environ["DANLU_SSH_CONFIG"] = "off"
+    # Upkeep would compete with the tests for the machine; its own tests start it.
+    os.environ["DANLU_UPKEEP"] = "off"
     # Shells let their background commands ignore SIGINT, nohup SIGHUP; so would programs in tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -206,8 +208,7 @@ def program_in(home: Path, limit: float = REAL_LIMIT) -> Danlu:
     def run(
         *arguments: str, cwd: Path, check: bool = True, timeout: float = limit
     ) -> subprocess.CompletedProcess[str]:
-        # Upkeep would compete with the tests for the machine; its own test starts it.
-        environ = {"DANLU_UPKEEP": "off", **os.environ, "DANLU_HOME": str(home)}
+        environ = {**os.environ, "DANLU_HOME": str(home)}
         program = Path(sys.executable).with_name("danlu")
         result = subprocess.run(
             [str(program), *arguments],

@@ -75,7 +75,6 @@ def create_variables(home: Path, directory: Path) -> dict[str, str]:
     return {
         **os.environ,
         "DANLU_HOME": str(home),
-        "DANLU_UPKEEP": "off",
         "DANLU_SSH_CONFIG": str(user / ".ssh/config"),
         "HOME": str(user),
         "PAGE_OUTPUT": str(directory / "output"),

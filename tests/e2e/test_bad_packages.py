@@ -394,7 +394,7 @@ def test_call_that_cannot_be_locked_is_one_error_and_changes_nothing(
     if not bad.options:  # with a platform, the first of two is resolved
         (project.directory / "danlu.lock").write_bytes(base_lock)
     before = read_project(project.directory)
-    environ = {"DANLU_HOME": str(real_home), "DANLU_UPKEEP": "off", "UV_HTTP_RETRIES": "0"}
+    environ = {"DANLU_HOME": str(real_home), "UV_HTTP_RETRIES": "0"}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, "lock", *bad.options],
         cwd=project.directory,

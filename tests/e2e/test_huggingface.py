@@ -19,7 +19,6 @@ def test_an_unmodified_trainer_shows_bar_estimate_and_loss(real_home: Path, tmp_
     example = tmp_path / "huggingface-trainer"
     shutil.copytree(EXAMPLE, example)
     environment = {
-        "DANLU_UPKEEP": "off",
         **os.environ,
         "DANLU": str(Path(sys.executable).with_name("danlu")),
         "DANLU_HOME": str(real_home),

@@ -17,15 +17,18 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.conftest import REAL_LIMIT, remove_tree
+from tests.conftest import REAL_LIMIT, program_in, remove_tree
+from tests.e2e.conftest import Project
 from tests.fakes.package_settings import SettingCase, list_cases, write_setting_files
 from tests.fakes.wheels import make_wheel
 
 pytestmark = pytest.mark.real
 
-BUILD_FILE = """\
+#: A base with Python that the shared home builds for many tests.
+BASE = "local/python:1"
+BUILD_FILE = f"""\
 def build():
-    base(os="debian12")
+    base(image="{BASE}")
     install.python_packages(requirements="requirements.txt")
 """
 
@@ -77,8 +80,6 @@ class SettingsProject:
         write_setting_files(self.files)
         write_packages(directory / "links")
         (directory / "build.envd").write_text(BUILD_FILE)
-        self.require()
-        self("build", "--tag", "restricted:1")  # the base and the interpreter survive pruning
         self.require("fetched", "built")
         self.digest = self.build()
         self.lock = (directory / "danlu.lock").read_text()
@@ -159,9 +160,17 @@ def write_packages(links: Path) -> None:
 
 @pytest.fixture(scope="module")
 def project(real_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SettingsProject]:
+    directory = tmp_path_factory.mktemp("settings")
+    shared = Project(directory, program_in(real_home))
+    shared.write("install.python()")
+    shared("build", "-t", BASE)
+    shared("image", "save", BASE, "-o", "base.tar", "--compression", "none")
     home = real_home.with_name(f"{real_home.name}-settings")
-    yield SettingsProject(tmp_path_factory.mktemp("settings") / "project", home)
-    remove_tree(home)
+    try:
+        program_in(home)("image", "load", "base.tar", "-t", BASE, cwd=directory)
+        yield SettingsProject(directory / "project", home)
+    finally:
+        remove_tree(home)
 
 
 def list_groups() -> list[tuple[str, list[SettingCase]]]:

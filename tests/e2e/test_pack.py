@@ -238,7 +238,7 @@ def test_a_model_of_5_gb_is_packed_with_bounded_memory(linear: Project, real_hom
     finished = subprocess.run(
         [sys.executable, "-c", script, program, *words],
         cwd=linear.directory,
-        env={**os.environ, "DANLU_HOME": str(real_home), "DANLU_UPKEEP": "off"},
+        env={**os.environ, "DANLU_HOME": str(real_home)},
         capture_output=True,
         text=True,
     )
@@ -264,7 +264,7 @@ def test_an_object_is_packed_from_python(linear: Project, real_home: Path) -> No
     finished = subprocess.run(
         [sys.executable, "call.py"],
         cwd=linear.directory,
-        env={**os.environ, "DANLU_HOME": str(real_home), "DANLU_UPKEEP": "off"},
+        env={**os.environ, "DANLU_HOME": str(real_home)},
         capture_output=True,
         text=True,
     )

@@ -81,7 +81,7 @@ def build_as_ordinary_user(project: Path) -> str:
         command += ["sh", "-c", _BUILD_AS_USER, "sh", place, program]
         result = subprocess.run(
             command,
-            env={**variables, "DANLU_UPKEEP": "off"},
+            env=variables,
             capture_output=True,
             text=True,
             check=False,

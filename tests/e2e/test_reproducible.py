@@ -92,7 +92,7 @@ def build(
     """The identity of the image, and of each of its layers."""
     report = directory / "report.json"
     command = [*before, python, "-m", "danlu", "build", *options, "--metadata-file", str(report)]
-    variables = {**os.environ, "DANLU_UPKEEP": "off", "DANLU_HOME": str(home), **environ}
+    variables = {**os.environ, "DANLU_HOME": str(home), **environ}
     result = subprocess.run(
         command, cwd=directory, env=variables, capture_output=True, text=True, check=False
     )

@@ -44,7 +44,7 @@ def enter_shell(project: Path, home: Path, *options: str) -> tuple[int, bool]:
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(project)
-        environ = {**os.environ, "DANLU_HOME": str(home), "DANLU_UPKEEP": "off"}
+        environ = {**os.environ, "DANLU_HOME": str(home)}
         os.execve(command[0], command, environ)
     os.write(terminal, b"exit 4\n")
     output = b""

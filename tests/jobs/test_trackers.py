@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.trackers import tracker_variables
 from danlu.jobs.types import Submission
+from danlu.sweeps.jobs import build_trial_submission
+from danlu.training.registry import find_framework
 from danlu.training.types import RestartPolicy
 from tests.jobs.kubernetes.support import job as cluster_job
 from tests.jobs.local.support import lines_of, local_jobs, spec, submission
@@ -35,6 +38,23 @@ if rank == 0 and not started:
     sys.exit(1)
 """
 
+#: As much of MLflow as creates a run.
+MLFLOW = """\
+import contextlib, json, os, types
+
+@contextlib.contextmanager
+def start_run(tags):
+    global given
+    given = tags
+    yield types.SimpleNamespace(info=types.SimpleNamespace(run_id="0a1b"))
+
+class MlflowClient:
+    def update_run(self, run, status):
+        context = json.loads(os.environ["MLFLOW_RUN_CONTEXT"])
+        with open("created", "a") as file:
+            print(json.dumps([given, context, run, status]), file=file)
+"""
+
 READ_RUNS = """\
 import json, mlflow
 runs = mlflow.search_runs(experiment_names=["digits"], output_format="list")
@@ -43,7 +63,7 @@ print(json.dumps([[run.info.status, run.data.tags, run.data.metrics] for run in 
 
 
 def start(**fields: Any) -> Submission:
-    return submission(Path("/project"), spec("true"), name="train", **fields)
+    return submission(Path("/project"), spec("train --lr {lr}"), name="train", **fields)
 
 
 @pytest.mark.parametrize("given", [{}, {"LR": "1", "TENSORBOARD_LOGGING_DIR": "/logs"}])
@@ -109,6 +129,51 @@ async def test_restarts_continue_the_run_of_their_replica(tmp_path: Path) -> Non
     found = [run for ids in (first, second) for runs in ids.values() for run in runs]
     assert first.keys() == second.keys() == {"0", "1"}
     assert len(found) == len(set(found)) == 4
+
+
+@pytest.mark.anyio
+async def test_processes_that_torchrun_starts_in_a_replica_share_no_run(tmp_path: Path) -> None:
+    (tmp_path / "torchrun").write_text('echo "[$WANDB_RUN_GROUP] [$WANDB_RUN_ID]"')
+    env = [{"name": "WANDB_MODE", "value": "offline"}]
+    command = ["/bin/sh", "torchrun", "--nproc-per-node=2", "train.py"]
+    jobs = local_jobs(tmp_path / "home")
+    await jobs.submit(submission(tmp_path, spec("", command=command, env=env)))
+    assert [line.data for line in await lines_of(jobs)] == [b"[job] []"]
+
+
+def test_the_jobs_of_a_sweep_have_its_labels() -> None:
+    point = {"lr": "0.1"}
+    framework = find_framework("pytorch")
+    base = start(labels={"team": "vision"})
+    base = msgspec.structs.replace(base, job=msgspec.structs.replace(base.job, name="tuning"))
+    trial = build_trial_submission(
+        base, point, framework=framework, name="tuning-1", substituted=["lr"]
+    )
+    added = tracker_variables(trial, {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": "x"})
+    assert (added["WANDB_NAME"], added["WANDB_RUN_GROUP"]) == ("tuning-1", "tuning")
+    assert added["WANDB_TAGS"] == "lr=0.1"
+    assert json.loads(added["MLFLOW_RUN_CONTEXT"])["danlu.sweep"] == "tuning"
+
+
+@pytest.mark.anyio
+async def test_all_replicas_and_restarts_write_to_the_run_that_the_first_one_created(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mlflow.py").write_text(MLFLOW)
+    script = 'echo "$MLFLOW_RUN_ID"; ! mkdir "$DANLU_CHECKPOINT_DIR/$RANK" 2>/dev/null'
+    env = [{"name": "MLFLOW_EXPERIMENT_NAME", "value": "digits"}]
+    workers = spec(script, 2, RestartPolicy.ON_FAILURE, env=env)
+    jobs = local_jobs(tmp_path / "home")
+    await jobs.submit(submission(tmp_path, workers, name="train", python=sys.executable))
+    assert [line.data for line in await lines_of(jobs, "train")] == [b"0a1b"] * 4
+    assert (await jobs.result("train")).view.warnings == ()
+    (created,) = (tmp_path / "created").read_text().splitlines()
+    assert json.loads(created) == [
+        {"mlflow.source.name": f"/bin/sh -c {shlex.quote(script)}"},
+        {"mlflow.runName": "train", "danlu.job": "train"},
+        "0a1b",
+        "SCHEDULED",
+    ]
 
 
 @pytest.mark.anyio

@@ -33,7 +33,6 @@ class NotebookRunner:
         """The variables of kernels, and of programs that start them."""
         mine = {
             "DANLU_HOME": str(self.home),
-            "DANLU_UPKEEP": "off",
             "JUPYTER_PATH": str(self._write_kernelspecs()),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
         }

@@ -46,7 +46,6 @@ def test_cell_runs_in_the_environment_it_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DANLU_HOME", str(real_home))
-    monkeypatch.setenv("DANLU_UPKEEP", "off")
     head = "from danlu import base\n\n\n" if file.endswith(".py") else ""
     (tmp_path / file).write_text(head + BUILD)
     context = EnvironmentContext(tmp_path, real_home)

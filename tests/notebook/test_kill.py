@@ -120,7 +120,6 @@ def start_child_kernel(place: Path) -> Iterator[ChildKernel]:
     environment = {
         **os.environ,
         "DANLU_HOME": str(place / "home"),
-        "DANLU_UPKEEP": "off",
         "IPYTHONDIR": str(place / "ipython"),
     }
     manager, client = start_new_kernel(kernel_name="python3", env=environment, cwd=str(place))

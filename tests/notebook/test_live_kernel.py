@@ -117,7 +117,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
 
 def environment(place: Path) -> dict[str, str]:
     mine = {"DANLU_HOME": str(place / "home"), "IPYTHONDIR": str(place / "ipython")}
-    return {**os.environ, **mine, "DANLU_UPKEEP": "off"}
+    return {**os.environ, **mine}
 
 
 def alive(place: Path) -> list[str]:

@@ -93,7 +93,7 @@ def test_notebook_guide_trains_a_model(checkout: Path, tmp_path: Path) -> None:
     result = subprocess.run(
         ["bash", "-euc", "".join(commands)],
         cwd=checkout,
-        env={**os.environ, "HOME": str(home), "DANLU_UPKEEP": "off"},
+        env={**os.environ, "HOME": str(home)},
         capture_output=True,
         text=True,
         check=False,

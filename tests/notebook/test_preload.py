@@ -39,7 +39,7 @@ def test_cells_are_never_the_first_to_import_our_modules(tmp_path: Path) -> None
     completed = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
-        env={**os.environ, **settings, "DANLU_UPKEEP": "off"},
+        env={**os.environ, **settings},
         capture_output=True,
         text=True,
         timeout=60,

@@ -14,6 +14,7 @@ from danlu.cli.session import current_session
 from danlu.submission.kind_conversion import KINDS
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import plan_job
+from danlu.util.danlu_program import LOCAL_CONTEXT
 
 
 @declare_command("convert")
@@ -47,6 +48,7 @@ def command(kind: str, form: str, files: tuple[str, ...]) -> None:
     file, *further = files
     options = TrainOptions(
         directory=run.directory,
+        on=LOCAL_CONTEXT,  # nothing is submitted
         file=file,
         further_files=tuple(further),
         text=sys.stdin.read() if file == "-" and sys.stdin is not None else "",

@@ -37,6 +37,7 @@ from danlu.submission.options import (
 from danlu.submission.plan import plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.train_job.schema import NAMESPACED_RUNTIME
 from danlu.util.human import parse_duration
 
 if TYPE_CHECKING:
@@ -181,6 +182,16 @@ def command(
     if planned.ignored_objects:
         ignored = ", ".join(planned.ignored_objects)
         print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
+    if sweep is not None and planned.manifests:
+        raise UsageError(
+            "a sweep cannot change the commands of a TrainJob on a cluster",
+            hint="run it on this machine (--on local), or sweep a script",
+        )
+    for runtime in planned.manifests[:-1]:
+        name = f"{runtime['kind']} {runtime['metadata']['name']}"
+        created = runtime["kind"] == NAMESPACED_RUNTIME
+        text = "is created unless the cluster has the same" if created else "must be in the cluster"
+        run.terminal.info(f"{name} {text}")
     if dry_run:
         form = form or "yaml"
         print_manifest(run, planned, options, kind=kind or "", form=form, sweep=sweep)

@@ -46,6 +46,7 @@ class Submission(msgspec.Struct, frozen=True):
             whose image is not in it runs as a process in ``directory``.
         python: Path of the interpreter that processes use.
         objects: Other documents of the same file (ConfigMaps, Secrets), by kind and name.
+        manifests: What a cluster gets instead of ``job``: training runtimes, and a TrainJob.
         environment: Variables that those of the manifest override.
         files: A directory that is copied at submission. The main container of every replica finds
             the copy, read-only, in the directory named by the variable ``DANLU_FILES``; a command
@@ -69,6 +70,7 @@ class Submission(msgspec.Struct, frozen=True):
     images: Mapping[str, ContainerImage] = {}
     python: str = ""
     objects: Mapping[str, Mapping[str, Any]] = {}
+    manifests: tuple[Mapping[str, Any], ...] = ()
     environment: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     files: Path | None = None

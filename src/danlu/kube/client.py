@@ -188,10 +188,12 @@ class Client:
         name: str = "",
         subresource: str = "",
         priority: int = DEFAULT_PRIORITY,
+        strict: bool = False,
     ) -> T:
         """Create an object, or with ``name`` and ``subresource`` a subresource (an eviction).
 
-        ``namespace`` defaults to that of the manifest.
+        ``namespace`` defaults to that of the manifest. With ``strict``, fields that the server does
+        not know are an error (:class:`BadRequest`); otherwise it drops them.
 
         Raises:
             AlreadyExists: An object of that name exists.
@@ -202,7 +204,7 @@ class Client:
         request = ApiRequest(
             method="POST",
             path=resource.path(namespace=target, name=name, subresource=subresource),
-            query=self._write_query(),
+            query={**self._write_query(), "fieldValidation": "Strict" if strict else ""},
             body=msgspec.json.encode(manifest),
             what=f"create {name or shown}",
             priority=priority,

@@ -17,7 +17,6 @@ from danlu.environments.manage import (
     list_environment_views,
 )
 from danlu.errors import DanluError, OutsideError
-from danlu.remote.program_transfer import program_script, run_program_there
 from danlu.remote.remote_host import RemoteHost
 from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.decoding import convert_value, decode_json
@@ -93,6 +92,8 @@ def list_remote_environments(
     If danlu is missing there, it is copied; ``cache`` is :attr:`Paths.cache`. Raises
     :class:`OutsideError` if the machine cannot be reached, or answers with something else.
     """
+    from danlu.remote.program_transfer import program_script, run_program_there  # takes long
+
     program = program_script("danlu.cli", "ps", "--format", "json")
     script = f"export {CONTEXT_VARIABLE}={LOCAL_CONTEXT}; {program}"
     output = run_program_there(host, cache, script, what="list the environments")

@@ -25,6 +25,11 @@ def convert_planned_job(planned: PlannedJob, kind: str) -> tuple[PlannedJob, tup
         if framework.kind != TRAIN_JOB.kind and job.api_version != API_VERSION:
             raise UsageError(f"the {job.kind} {job.api_version} cannot be written as {API_VERSION}")
         return planned, ()
+    if planned.manifests:
+        raise UsageError(
+            "a TrainJob for a cluster is not converted, because its runtime may be there",
+            hint="use `danlu convert JOB.yaml RUNTIME.yaml --as v1`, and submit what it prints",
+        )
     if kind == TRAINJOB:
         conversion = convert_to_train_job(
             job, framework, planned.document, start_with_launcher=not planned.document

@@ -34,12 +34,13 @@ from danlu.submission.job_from_options import (
 )
 from danlu.submission.options import TrainOptions
 from danlu.submission.overrides import override_manifest
+from danlu.submission.train_job_manifest import list_cluster_manifests, to_plain_manifest
 from danlu.training.document import read_manifest_file
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, write_job
 from danlu.training.pod_template import escape_references
 from danlu.training.registry import TRAIN_JOB, find_framework
-from danlu.training.train_job.reader import read_train_job
+from danlu.training.train_job.reader import outline_train_job, read_train_job
 from danlu.training.train_job.writer import write_train_job
 from danlu.training.types import Job
 from danlu.util.suggest import did_you_mean
@@ -87,6 +88,8 @@ class PlannedJob(msgspec.Struct, frozen=True):
         framework_reason: Why this framework was chosen, if the user did not.
         ignored_objects: Documents of the file that have no meaning here (``Service/name``).
         document: The manifest of the job, empty for a program.
+        manifests: What is created on a cluster instead of ``job``: the runtimes of a
+            file, and the TrainJob.
         name_prefix: What the job's generated name begins with; empty if the user chose the name.
     """
 
@@ -97,6 +100,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     framework_reason: str = ""
     ignored_objects: tuple[str, ...] = ()
     document: Mapping[str, Any] = {}
+    manifests: tuple[Mapping[str, Any], ...] = ()
     name_prefix: str = ""
 
 
@@ -128,6 +132,8 @@ def plan_job(options: TrainOptions, *, settings: Settings) -> PlannedJob:
     planned = (
         _plan_manifest(options, settings) if options.file else _plan_program(options, settings)
     )
+    if planned.manifests:
+        return planned
     job = apply_queue(apply_ending(planned.job, options), options.queue)
     return msgspec.structs.replace(planned, job=job)
 
@@ -295,12 +301,16 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
     document = documents.job.with_name(
         lambda prefix: options.name or (prefix and complete_generated_name(prefix))
     )
-    if framework is TRAIN_JOB:
-        _reject_cluster(options)
-        read = read_train_job(document, documents.runtimes)
+    manifests: tuple[Mapping[str, Any], ...] = ()
+    if framework is TRAIN_JOB and is_remote(options.on):
+        manifests = list_cluster_manifests(document, documents, options)
+        job = outline_train_job(document)
     else:
-        read = read_job(document, framework)
-    job = override_manifest(read, options, framework)
+        if framework is TRAIN_JOB:
+            job = read_train_job(document, documents.runtimes)
+        else:
+            job = read_job(document, framework)
+        job = override_manifest(job, options, framework)
     chosen = options.env or options.image or options.host_python
     target = choose_target(options, settings) if chosen else None
     return PlannedJob(
@@ -310,16 +320,9 @@ def _plan_manifest(options: TrainOptions, settings: Settings) -> PlannedJob:
         documents.objects,
         ignored_objects=documents.others,
         document=document,
+        manifests=manifests,
         name_prefix=job.name[:-SUFFIX_LENGTH] if generated else "",
     )
-
-
-def _reject_cluster(options: TrainOptions) -> None:
-    if options.on not in ("", "local"):
-        raise UsageError(
-            "a TrainJob cannot be submitted to a cluster by danlu",
-            hint=f"run it on this machine (--on local), or `kubectl apply -f {options.file}`",
-        )
 
 
 def _reject_script_flags(options: TrainOptions) -> None:
@@ -382,11 +385,14 @@ def list_documents(planned: PlannedJob, form: str = "yaml") -> Sequence[Mapping[
     if form == "argo" and planned.name_prefix:
         # A workflow may be submitted again and again.
         job = msgspec.structs.replace(job, name=WORKFLOW_NAME)
-    is_train_job = find_framework(job.kind) is TRAIN_JOB
-    documents = [
-        *planned.objects.values(),
-        *(write_train_job(job) if is_train_job else [write_job(job)]),
-    ]
+    if planned.manifests:
+        *runtimes, document = map(to_plain_manifest, planned.manifests)
+        document["metadata"]["name"] = job.name
+        written = [*runtimes, document]
+    else:
+        is_train_job = find_framework(job.kind) is TRAIN_JOB
+        written = write_train_job(job) if is_train_job else [write_job(job)]
+    documents = [*planned.objects.values(), *written]
     if form == "argo":
         return [build_workflow(documents, planned.name_prefix or f"{job.name}-")]
     return documents

@@ -27,6 +27,7 @@ from danlu.submission.job_code import collect_module_code, collect_script_code
 from danlu.submission.job_from_options import add_default_finish_timeout
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import PlannedJob, RunTarget, find_active_python
+from danlu.submission.train_job_manifest import set_trainer_fields
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_job_framework
@@ -51,6 +52,7 @@ def build_submission(
         directory=(target.directory if target is not None else options.directory).absolute(),
         images={},
         objects=planned.objects,
+        manifests=planned.manifests,
         environment=_ENVIRONMENT,
         labels=options.labels,
         files=options.files,
@@ -169,8 +171,8 @@ def _prepare_remote(
     settings: Settings,
     progress: Progress,
 ) -> Submission:
-    job = submission.job
-    if job.api_version != API_VERSION:
+    job, manifests = submission.job, submission.manifests
+    if job.api_version != API_VERSION and not manifests:
         raise UsageError(
             f"{job.kind} {job.api_version} can only be run on this machine: on a cluster, danlu"
             f" submits {API_VERSION}",
@@ -179,11 +181,15 @@ def _prepare_remote(
     images: dict[str, ContainerImage] = {}
     if target is not None:
         reference = _remote_reference(target, options, settings=settings, progress=progress)
+        if manifests:
+            flag = "--image" if options.image else "--env"
+            manifests = set_trainer_fields(manifests, flag, image=reference)
         names = _list_main_images(job, find_job_framework(job))
         images = dict.fromkeys(names, ContainerImage("", reference))
     return msgspec.structs.replace(
         submission,
-        job=add_default_finish_timeout(job),
+        job=job if manifests else add_default_finish_timeout(job),
+        manifests=manifests,
         images=images,
         trusted=options.trust_results or settings.config.kubernetes.trust_results,
         displays=False,

@@ -140,7 +140,9 @@ def read_manifest_file(
         job=_strip_server_fields(_single_job(jobs, file)),
         framework=frameworks[0],
         objects={name: document.fields for name, document in objects.items()},
-        runtimes=tuple(document for _, document in named if _is_runtime(document)),
+        runtimes=tuple(
+            _strip_server_fields(document) for _, document in named if _is_runtime(document)
+        ),
         others=tuple(
             name for name, document in named if name not in objects and not _is_runtime(document)
         ),

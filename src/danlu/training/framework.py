@@ -111,7 +111,8 @@ class ReplicaCounts(msgspec.Struct, frozen=True):
 
     Each of the ``expected`` replicas is counted at most once. ``failed`` ones failed permanently,
     ``evicted`` ones are those of them that were evicted; ``restarting`` ones failed and will be
-    restarted. ``first_succeeded`` is about index 0.
+    restarted, and ``retries`` is how often replicas were or now are. ``first_succeeded`` is about
+    index 0.
     """
 
     expected: int = 0
@@ -120,6 +121,7 @@ class ReplicaCounts(msgspec.Struct, frozen=True):
     failed: int = 0
     evicted: int = 0
     restarting: int = 0
+    retries: int = 0
     first_succeeded: bool = False
 
 

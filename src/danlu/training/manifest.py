@@ -59,7 +59,7 @@ def _check_status(status: Any) -> Iterator[FieldError]:
 
 
 def _build_job(document: Mapping[str, Any], framework: Framework) -> Job:
-    metadata, spec = document["metadata"], _drop_nulls(document["spec"])
+    metadata, spec = document["metadata"], drop_nulls(document["spec"])
     replicas = _parse_replicas(spec[framework.replicas_field], framework)
     annotations, run_policy = _string_map(metadata.get("annotations")), _parse_run_policy(spec)
     return Job(
@@ -120,7 +120,7 @@ def status_to_manifest(status: JobStatus) -> dict[str, Any]:
 def read_status(document: Mapping[str, Any]) -> JobStatus:
     """Parse the ``status`` of a manifest; raises :class:`ManifestError` if it is invalid."""
     try:
-        return convert_value(_drop_nulls(document), JobStatus)
+        return convert_value(drop_nulls(document), JobStatus)
     except msgspec.ValidationError as error:
         raise ManifestError(f"invalid status: {error}") from error
 
@@ -153,12 +153,12 @@ def _string_map(mapping: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: value or "" for name, value in (mapping or {}).items()}
 
 
-def _drop_nulls(value: Any) -> Any:
+def drop_nulls(value: Any) -> Any:
     """Return ``value`` without null fields; to Kubernetes they are absent."""
     if isinstance(value, Mapping):
-        return {key: _drop_nulls(member) for key, member in value.items() if member is not None}
+        return {key: drop_nulls(member) for key, member in value.items() if member is not None}
     if isinstance(value, list | tuple):
-        return [_drop_nulls(member) for member in value]
+        return [drop_nulls(member) for member in value]
     return value
 
 

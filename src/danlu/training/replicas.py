@@ -393,12 +393,14 @@ def count_replicas(
     """
     states: Counter[tuple[ReplicaType, RunState]] = Counter()
     restarting: Counter[ReplicaType] = Counter()
+    retries: Counter[ReplicaType] = Counter()
     evicted: Counter[ReplicaType] = Counter()
     first_succeeded: set[ReplicaType] = set()
     for replica in replicas:
         type = replica.id.type
         states[type, replica.state] += 1
         restarting[type] += replica.needs_restart
+        retries[type] += replica.record.restarts + (replica.state in DUE_STATES)
         evicted[type] += replica.is_eviction
         if replica.id.index == 0 and replica.state is RunState.SUCCEEDED:
             first_succeeded.add(type)
@@ -410,6 +412,7 @@ def count_replicas(
             failed=states[type, RunState.FAILED],
             evicted=evicted[type],
             restarting=restarting[type],
+            retries=retries[type],
             first_succeeded=type in first_succeeded,
         )
         for type in types_in_order(job, framework)
@@ -419,12 +422,16 @@ def count_replicas(
 def build_replica_statuses(
     job: Job, framework: Framework, counts: Mapping[ReplicaType, ReplicaCounts]
 ) -> dict[ReplicaType, ReplicaStatus]:
-    """Return Kubeflow's ``replicaStatuses``; ``failed`` includes replicas to be restarted."""
+    """Return Kubeflow's ``replicaStatuses``; ``failed`` includes replicas to be restarted.
+
+    Of types that Kubeflow runs as a Job of Kubernetes it is the number of all failures.
+    """
     return {
         type: ReplicaStatus(
             active=count.active,
             succeeded=count.succeeded,
-            failed=count.failed + count.restarting,
+            failed=count.failed
+            + (count.retries if type in framework.batch_types else count.restarting),
             selector=_scale_selector(job, framework, type),
         )
         for type, count in counts.items()

@@ -53,7 +53,7 @@ def danlu(daemon: DockerDaemon, box_home: Path) -> Iterator[Danlu]:
 def start_client(
     home: Path, project: Path, *arguments: str, stdout: int | None = None
 ) -> subprocess.Popen[str]:
-    environ = {**os.environ, "DANLU_HOME": str(home), "DANLU_UPKEEP": "off"}
+    environ = {**os.environ, "DANLU_HOME": str(home)}
     return subprocess.Popen(
         [_PROGRAM, *arguments],
         cwd=project,

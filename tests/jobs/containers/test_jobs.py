@@ -386,3 +386,20 @@ async def test_a_container_cannot_replace_a_part_of_a_volume_by_a_link(
     (replica,) = (await jobs.view("job")).replicas
     assert replica.state == "Failed"
     assert "was replaced by a link" in replica.message
+
+
+async def test_the_run_of_a_job_is_created_in_its_image(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    python = work / "python"
+    echo = 'echo "$MLFLOW_EXPERIMENT_NAME" >>/workspace/created'
+    python.write_text(f"#!/bin/sh\n{echo}\necho created run 0a1b\n")
+    python.chmod(0o755)
+    env = {"MLFLOW_EXPERIMENT_NAME": "digits", "PATH": "/workspace:/bin"}
+    container = {"env": [{"name": name, "value": value} for name, value in env.items()]}
+    script = 'echo "$MLFLOW_RUN_ID"'
+    await jobs.submit(job(work, images, script, 2, container=container))
+    assert [line.data for line in await lines_of(jobs)] == [b"0a1b", b"0a1b"]
+    assert (work / "created").read_text() == "digits\n"

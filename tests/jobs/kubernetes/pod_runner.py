@@ -39,6 +39,7 @@ def run_pod(
 ) -> PodRun:
     """Run the first container of ``pod`` with its mounts and termination log below ``root``."""
     main = pod["spec"]["containers"][0]
+    root.mkdir(parents=True, exist_ok=True)
     mounts = _create_mounts(pod, main, config_maps, root, secrets or {})
     termination_log = root / "termination-log"
     mounts["/dev/termination-log"] = termination_log

@@ -263,7 +263,7 @@ async def create_crds(client: Client) -> None:
     for document in custom_resource_definitions((*BUILT_IN_FRAMEWORKS, TRAIN_JOB)):
         if document["metadata"]["name"] not in existing:
             await client.create(_CRDS, document)
-    for framework in BUILT_IN_FRAMEWORKS:
+    for framework in (*BUILT_IN_FRAMEWORKS, TRAIN_JOB):
         with anyio.fail_after(LIMIT):
             while not await _is_available(client, framework):
                 await anyio.sleep(0.05)

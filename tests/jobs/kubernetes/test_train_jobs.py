@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import copy
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from danlu.errors import UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.jobs.backends import list_views
 from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.objects import JobObject, PodObject, job_resource
 from danlu.jobs.kubernetes.runtimes import runtime_resource
+from danlu.jobs.kubernetes.views import build_view
 from danlu.jobs.report import summarize_job
+from danlu.jobs.types import Submission
 from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, PODS
 from danlu.kube.types import Manifest
 from danlu.training.frameworks.train_job import NODE
 from danlu.training.registry import TRAIN_JOB
+from danlu.training.train_job.reader import outline_train_job
 from danlu.training.train_job.runtimes import bundled_runtime
 from danlu.training.types import ReplicaId
 from tests.fakes.kubernetes import ApiFault
@@ -30,6 +36,17 @@ from tests.jobs.kubernetes.support import (
     running,
     site_of,
     wait_for_view,
+)
+from tests.jobs.kubernetes.test_queues import (
+    LOCAL_QUEUES,
+    NO_QUOTA,
+    PENDING,
+    VOLCANO_QUEUES,
+    WORKLOADS,
+    create_queue,
+    serve,
+    set_workload,
+    waits_for,
 )
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +190,76 @@ async def test_a_missing_runtime_is_why_a_train_job_waits(site: JobNamespace) ->
     assert len(view.replicas) == 2
 
 
+def submission(name: str = "job", queue: str = "", **spec: Any) -> Submission:
+    """Return a TrainJob as ``danlu train -f`` submits it."""
+    reference = {"kind": "TrainingRuntime", "name": RUNTIME}
+    spec = {"runtimeRef": reference, "trainer": {"numNodes": 2}, **spec}
+    metadata: Manifest = {"name": name}
+    if queue:
+        metadata["labels"] = {"kueue.x-k8s.io/queue-name": queue}
+        spec["suspend"] = True
+    manifest = TRAIN_JOBS.to_manifest({"metadata": metadata, "spec": spec})
+    outline = outline_train_job(manifest)
+    return Submission(outline, Path("/project"), manifests=(manifest,), queue=queue)
+
+
+async def test_a_submitted_train_job_is_what_kubectl_creates(site: JobNamespace) -> None:
+    site.behave(PodScript(run=0.1))
+    await create_runtime(site)
+    await create_job(site, "created", suspend=True)
+    await site.jobs.submit(submission("sent", suspend=True))
+    created, sent = [
+        await site.client.get(TRAIN_JOBS, name, namespace=site.space)
+        for name in ("created", "sent")
+    ]
+    assert created["spec"] == sent["spec"]
+    assert not {"labels", "annotations"} & set(sent["metadata"])
+    await site.jobs.suspend("sent", suspended=False)
+    view = await wait_for_view(site, lambda view: view.finished, name="sent")
+    assert view.state == "Succeeded"
+
+
+@pytest.mark.parametrize("site", [pytest.param("real", marks=pytest.mark.real)], indirect=True)
+async def test_a_field_that_the_server_does_not_know_is_refused(site: JobNamespace) -> None:
+    await create_runtime(site)
+    with pytest.raises(OutsideError, match=r'unknown field "spec\.trainer\.numNode"'):
+        await site.jobs.submit(submission(trainer={"numNode": 4}))
+    assert await site.jobs.names() == []
+
+
+async def test_a_train_job_waits_in_a_queue_of_kueue(fake_site: JobNamespace) -> None:
+    site = fake_site
+    await serve(site, WORKLOADS, LOCAL_QUEUES)
+    await create_queue(site, LOCAL_QUEUES, "research")
+    await create_runtime(site)
+    await site.jobs.submit(submission(queue="research"))
+    stored = await site.client.get(TRAIN_JOBS, "job", namespace=site.space)
+    await set_workload(site, stored, PENDING)
+    view = await wait_for_view(site, waits_for(NO_QUOTA))
+    assert view.state == "Waiting"
+    assert [listed.state for listed in await site.jobs.views()] == ["Waiting"]
+    await site.jobs.suspend("job", suspended=True)
+    workload = await site.client.get(WORKLOADS, "pytorchjob-job-1a2b3", namespace=site.space)
+    assert workload["spec"]["active"] is False
+    patch = merge_patch({"spec": {"suspend": False}})  # as Kueue admits it
+    await site.client.patch(TRAIN_JOBS, "job", patch, namespace=site.space)
+    await wait_for_view(site, running(2))
+
+
+async def test_a_queue_of_volcano_is_left_to_the_runtime(fake_site: JobNamespace) -> None:
+    await serve(fake_site, VOLCANO_QUEUES)
+    await create_queue(fake_site, VOLCANO_QUEUES, "research")
+    await create_runtime(fake_site)
+    with pytest.raises(UsageError, match="research is a queue of Volcano"):
+        await fake_site.jobs.submit(submission(queue="research"))
+
+
+async def test_a_train_job_whose_creation_got_no_answer_is_found(fake_site: JobNamespace) -> None:
+    await create_runtime(fake_site)
+    fake_site.fake.faults.append(ApiFault("create", "trainjobs", drop=True, after=True))
+    assert await fake_site.jobs.submit(submission()) == "job"
+
+
 # -- Kubeflow Trainer -----------------------------------------------------------------------------
 
 
@@ -243,6 +330,24 @@ def test_pods_of_a_train_job_are_its_own_or_those_of_jobs_created_since() -> Non
     assert found.select_pods([*others, *own]) == own
 
 
+async def test_without_a_readable_runtime_the_replicas_are_those_with_pods(
+    trainer_site: JobNamespace,
+) -> None:
+    site = trainer_site
+    await create_job(site, runtimeRef={"name": "nowhere"})
+    assert [str(each.id) for each in (await site.jobs.view("job")).replicas] == ["node-0", "node-1"]
+    await create_pods(site, nodes=3)
+    await wait_for_view(site, running(3))
+
+
+async def test_a_huge_number_of_nodes_keeps_nobody_waiting(trainer_site: JobNamespace) -> None:
+    await create_runtime(trainer_site)
+    await create_job(trainer_site, trainer={"numNodes": 2**31 - 1})
+    (view,) = await list_views(trainer_site.jobs)
+    assert len(view.replicas) == 10_000
+    assert view.warnings[0] == "only the first 10000 of 2147483647 replicas are shown"
+
+
 async def test_a_train_job_of_another_controller_is_left_to_it(trainer_site: JobNamespace) -> None:
     await create_job(trainer_site, managedBy="kueue.x-k8s.io/multikueue")
     view = await trainer_site.jobs.view("job")
@@ -259,6 +364,52 @@ async def test_an_invalid_status_hides_no_jobs(trainer_site: JobNamespace) -> No
     await write_status(site, danlu={"conditions": "\x1b[2J"}, trainerStatus=trainer)
     (view,) = await list_views(site.jobs)
     assert (view.state, view.progress and view.progress.metrics) == ("Pending", {})
+
+
+def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from _list_paths(value[key], (*path, key))
+
+
+HOSTILE: dict[str, Any] = {
+    "metadata": {"name": "job", "uid": "1"},
+    "spec": {
+        "runtimeRef": {"name": RUNTIME, "kind": "ClusterTrainingRuntime"},
+        "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {"cpu": "1"}}},
+        "runtimePatches": [
+            {
+                "manager": "example.com/queue",
+                "trainingRuntimeSpec": {
+                    "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {}}]}}
+                },
+            }
+        ],
+    },
+    "status": {
+        "conditions": [condition("Complete", "AllJobsCompleted")],
+        "trainerStatus": {
+            "lastUpdatedTime": "2026-11-28T10:00:00Z",
+            "metrics": [{"name": "loss", "value": "1"}],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("junk", [None, -1, 2**40, "", "\x1b[2J", [], {}, [None], [{}], {"a": 1}])
+@pytest.mark.parametrize("field", ["spec", "status"])
+def test_a_job_is_shown_whatever_a_field_contains(field: str, junk: Any) -> None:
+    for path in _list_paths(HOSTILE[field]):
+        document = copy.deepcopy(HOSTILE)
+        place = document[field]
+        for key in path[:-1]:
+            place = place[key]
+        if path:
+            place[path[-1]] = junk
+        found = ClusterJob(msgspec.convert(document, JobObject), TRAIN_JOB)
+        view = build_view(found, pods=[], report=None, where="kubernetes", now=datetime.now(UTC))
+        assert view.name == "job", path
 
 
 # -- next to other kinds --------------------------------------------------------------------------

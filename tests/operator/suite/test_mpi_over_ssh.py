@@ -137,10 +137,17 @@ async def test_the_last_pod_of_a_launcher_is_kept_with_its_log(site: OperatorNam
         await fail_launcher(site)
         assert await site.state(KIND) != "Failed"
         await site.run("job-launcher")
+
+        async def is_counted() -> bool:
+            counts = (await site.status(KIND))["replicaStatuses"]["Launcher"]
+            return bool(counts == {"active": 1, "failed": 1})
+
+        await site.eventually(is_counted)
         await site.end("job-launcher", code=1)
         status = await site.wait_for_state("Failed", KIND)
         assert status["conditions"][-1]["reason"] == "BackoffLimitExceeded"
         assert status["completionTime"]
+        assert status["replicaStatuses"]["Launcher"] == {"failed": 2}
         assert await site.pods() == sorted(PODS)  # cleanPodPolicy: None
         assert (await site.pod("job-launcher"))["status"]["phase"] == "Failed"
 

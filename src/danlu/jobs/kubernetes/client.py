@@ -39,9 +39,11 @@ from danlu.training.names import STOPPED_ANNOTATION, reports_config_map_name, su
 from danlu.training.registry import TRAIN_JOB, find_job_framework
 from danlu.training.replicas import with_replicas
 from danlu.training.types import ReplicaId
+from danlu.util.tasks import run_concurrently
 
 _STOPPED_BY_USER = "stopped by its user"
 _STOP_TIMEOUT = 30.0
+_MAX_REQUESTS = 32
 
 
 class KubernetesJobs:
@@ -116,6 +118,11 @@ class KubernetesJobs:
         if not submission.queue:
             return submission
         job = await join_queue(client, self.namespace, submission.job, submission.queue)
+        if submission.manifests and job != submission.job:
+            raise UsageError(
+                f"{submission.queue} is a queue of Volcano, which a TrainJob's runtime names",
+                hint="it is the annotation scheduling.volcano.sh/queue-name of spec.template there",
+            )
         return msgspec.structs.replace(submission, job=job)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -271,17 +278,20 @@ class KubernetesJobs:
                 return
             await self._mark_stopped_by_user(client, found)
             # The operator deletes the pods as well, but with the grace period of their template.
-            for pod in await self._list_pods(client, found):
-                seconds = None if grace is None else round(grace)
-                options = DeleteOptions(grace=seconds, uid=pod.metadata.uid)
-                with suppress(NotFound, Conflict):
-                    await client.delete(
-                        POD, pod.metadata.name, namespace=self.namespace, options=options
-                    )
+            options = DeleteOptions(grace=None if grace is None else round(grace))
+            pods = await self._list_pods(client, found)
+            deletions = (partial(self._delete_pod, client, pod, options) for pod in pods)
+            await run_concurrently(deletions, limit=_MAX_REQUESTS)
         limit = longest_grace(found.decode()) if grace is None else grace
         with anyio.move_on_after(limit + _STOP_TIMEOUT), suppress(UsageError):
             async for _ in self.watch(name):
                 pass
+
+    async def _delete_pod(self, client: Client, pod: PodObject, options: DeleteOptions) -> None:
+        metadata = pod.metadata
+        options = msgspec.structs.replace(options, uid=metadata.uid)
+        with suppress(NotFound, Conflict):
+            await client.delete(POD, metadata.name, namespace=self.namespace, options=options)
 
     async def _mark_stopped_by_user(self, client: Client, found: ClusterJob) -> None:
         await self._change_workload(client, found, active=False)

@@ -11,13 +11,12 @@ import msgspec
 
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.cluster_job import ClusterJob
-from danlu.jobs.kubernetes.objects import JobObject, job_resource
-from danlu.jobs.kubernetes.runtimes import add_runtime
+from danlu.jobs.kubernetes.objects import job_resource
+from danlu.jobs.kubernetes.runtimes import add_runtime, missing_crds_error
 from danlu.kube.client import Client
 from danlu.kube.errors import Forbidden, NotFound
 from danlu.kube.watch import ListOptions
 from danlu.training.framework import Framework
-from danlu.training.names import KUBEFLOW_GROUP
 from danlu.training.registry import find_kind, list_kinds
 from danlu.util.tasks import run_concurrently
 
@@ -58,22 +57,22 @@ async def list_by_name(
     results = await run_concurrently(
         partial(_get_job, client, framework, namespace, name) for framework in frameworks
     )
-    return [
-        ClusterJob(job, framework)
-        for framework, job in zip(frameworks, _drop_forbidden(results), strict=True)
-        if job is not None
-    ]
+    return [job for job in _drop_forbidden(results) if job is not None]
 
 
 async def _get_job(
     client: Client, framework: Framework, namespace: str, name: str
-) -> JobObject | Forbidden | None:
-    try:
-        return await client.get(job_resource(framework), name, namespace=namespace)
-    except NotFound:
-        return None  # the job, or the kind
-    except Forbidden as error:
-        return error
+) -> ClusterJob | Forbidden | None:
+    # A cluster has one version of a kind.
+    for version in (framework, *framework.other_versions):
+        try:
+            job = await client.get(job_resource(version), name, namespace=namespace)
+        except NotFound:
+            continue  # the job, or the version
+        except Forbidden as error:
+            return error
+        return ClusterJob(job, version)
+    return None
 
 
 def _drop_forbidden(results: Sequence[T | Forbidden | None]) -> list[T | None]:
@@ -114,11 +113,7 @@ async def list_jobs(
     }
     if names := ", ".join(kind.display_name for kind in hidden if served[kind.group]):
         warn(f"jobs are missing: no permission to list {names} in namespace {namespace}")
-    found = [
-        ClusterJob(job, framework)
-        for framework, jobs in zip(frameworks, lists, strict=True)
-        for job in jobs or ()
-    ]
+    found = [job for jobs in lists for job in jobs or ()]
     counts = Counter(job.name for job in found)
     return sorted(
         (
@@ -133,14 +128,16 @@ async def list_jobs(
 
 async def _list_kind(
     client: Client, framework: Framework, namespace: str
-) -> Sequence[JobObject] | Forbidden | None:
-    try:
-        jobs = await client.list(job_resource(framework), ListOptions(namespace))
-    except NotFound:
-        return None
-    except Forbidden as error:
-        return error
-    return jobs.items
+) -> Sequence[ClusterJob] | Forbidden | None:
+    for version in (framework, *framework.other_versions):
+        try:
+            jobs = await client.list(job_resource(version), ListOptions(namespace))
+        except NotFound:
+            continue
+        except Forbidden as error:
+            return error
+        return [ClusterJob(job, version) for job in jobs.items]
+    return None
 
 
 async def _serves_group(client: Client, group: str) -> bool:
@@ -160,12 +157,3 @@ async def job_not_found_error(
         more = ", …" if len(names) > _MAX_LISTED else ""
         hint = f"existing jobs: {', '.join(names[:_MAX_LISTED])}{more}"
     return UsageError(f"job {name!r} not found", hint=hint)
-
-
-def missing_crds_error(client: Client) -> OutsideError:
-    """Return the error for a cluster without CRDs of training jobs."""
-    return OutsideError(
-        f"the cluster at {client.config.server} has no CRDs of {KUBEFLOW_GROUP}",
-        hint="install the operator and its CRDs with"
-        " `danlu operator manifests --image REF | kubectl apply --server-side -f -`",
-    )

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.jobs.trackers import tracker_variables, uses_wandb
+from danlu.jobs.trackers import needs_wandb_run, tracker_variables
 from danlu.jobs.types import Submission
 from danlu.kube.types import Manifest
 from danlu.training.framework import Framework, PodTemplate
@@ -62,7 +62,7 @@ _MAX_LISTED = 5
 
 
 class PreparedJob(msgspec.Struct, frozen=True):
-    """The manifests to create, in this order: other objects, code, the job.
+    """The manifests to create, in this order: other objects, runtimes, code, the job.
 
     ``lease`` is the name of the Lease that the submitter renews; empty for none.
     """
@@ -72,6 +72,7 @@ class PreparedJob(msgspec.Struct, frozen=True):
     objects: tuple[Manifest, ...] = ()
     code: Manifest | None = None
     lease: str = ""
+    runtimes: tuple[Manifest, ...] = ()
 
 
 def prepare_job(
@@ -84,13 +85,21 @@ def prepare_job(
     Raises :class:`UsageError` for a manifest with a different namespace, and for files that are too
     large to be sent.
     """
-    job = submission.job
+    job, manifests = submission.job, submission.manifests
     framework = find_job_framework(job)
-    if job.namespace not in ("default", namespace):
-        raise UsageError(
-            f"the manifest's namespace is {job.namespace}, but jobs are submitted to {namespace}",
-            hint=f"use --on kubernetes:CONTEXT/{job.namespace}",
-        )
+    for given in (job.namespace, *(each["metadata"].get("namespace") for each in manifests)):
+        if given not in ("default", namespace, None):
+            raise UsageError(
+                f"the manifest's namespace is {given}, but jobs are submitted to {namespace}",
+                hint=f"use --on kubernetes:CONTEXT/{given}",
+            )
+    objects = tuple(_set_namespace(document, namespace) for document in submission.objects.values())
+    if manifests:
+        *runtimes, manifest = (_set_namespace(each, namespace) for each in manifests)
+        metadata = manifest["metadata"]
+        if added := _annotate_labels(submission):
+            metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}
+        return PreparedJob(framework, manifest, objects, runtimes=tuple(runtimes))
     files = list_files(submission.files) if submission.files is not None else {}
     config_map = pack_files({_CODE: submission.code, _FILES: files})
     rewriter = _JobRewriter(submission, framework, config_map, pull_secret, checkpoint_claim)
@@ -99,10 +108,15 @@ def prepare_job(
     return PreparedJob(
         framework,
         manifest,
-        tuple(_set_namespace(document, namespace) for document in submission.objects.values()),
+        objects,
         None if config_map.is_empty else _build_config_map(job.name, namespace, config_map),
         submitter_lease_name(job.name) if submission.tied else "",
     )
+
+
+def _annotate_labels(submission: Submission) -> dict[str, str]:
+    labels = submission.labels
+    return {LABELS_ANNOTATION: msgspec.json.encode(labels).decode()} if labels else {}
 
 
 def _set_namespace(document: Mapping[str, Any], namespace: str) -> Manifest:
@@ -157,9 +171,7 @@ class _JobRewriter:
         annotations = {REPORTS_ANNOTATION: reports}
         if submission.tied:
             annotations[SUBMITTER_LEASE_ANNOTATION] = submitter_lease_name(submission.job.name)
-        if submission.labels:
-            annotations[LABELS_ANNOTATION] = msgspec.json.encode(submission.labels).decode()
-        return annotations
+        return {**annotations, **_annotate_labels(submission)}
 
     @property
     def _wants_values(self) -> bool:
@@ -225,8 +237,8 @@ class _JobRewriter:
             for name, value in trackers.items()
             if name not in given
         ]
-        if uses_wandb(given) and "WANDB_RUN_ID" not in given:
-            # Of two replicas that write to one run, one loses its history.
+        job = self._submission.job
+        if needs_wandb_run(job, self._framework, job.replicas, given):
             value = f"{token_hex(8)}-$(DANLU_REPLICA_TYPE)-$(DANLU_REPLICA_INDEX)"
             known = () if self._wants_values else _REPLICA_VARIABLES
             added = [*known, *added, {"name": "WANDB_RUN_ID", "value": value}]

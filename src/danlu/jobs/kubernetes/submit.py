@@ -9,15 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import anyio
 
 from danlu.errors import DanluError, OutsideError, TemporaryError, UsageError
-from danlu.jobs.kubernetes.lookup import list_by_name, missing_crds_error
+from danlu.jobs.kubernetes.lookup import list_by_name
 from danlu.jobs.kubernetes.manifests import PreparedJob
 from danlu.jobs.kubernetes.objects import JobObject, job_resource
+from danlu.jobs.kubernetes.runtimes import (
+    find_missing_runtimes,
+    missing_crds_error,
+    runtime_resource,
+)
 from danlu.kube.client import Client, DeleteOptions
 from danlu.kube.config import ClusterConfig
 from danlu.kube.errors import AlreadyExists, NotFound
@@ -25,6 +30,7 @@ from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
 from danlu.kube.types import Key, Manifest
 from danlu.training.names import SUBMITTER_LEASE_ANNOTATION, code_config_map_name
+from danlu.training.registry import TRAIN_JOB
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +47,9 @@ async def submit_job(client: Client, ready: PreparedJob, *, where: str) -> JobOb
     ``where`` is the target, for hints. Raises :class:`UsageError` for a name in use,
     :class:`OutsideError` for a cluster without the job's CRD, and errors of the API server.
     """
+    for runtime in await find_missing_runtimes(client, ready):
+        resource = runtime_resource(runtime["kind"])
+        await client.create(resource, runtime, strict=True)
     for document in ready.objects:
         await client.create_or_patch(_RESOURCES[document["kind"]], document)
     if ready.code is not None:
@@ -86,11 +95,16 @@ async def _create_or_replace(
 async def _create_job(client: Client, ready: PreparedJob, where: str) -> JobObject:
     metadata = ready.job["metadata"]
     try:
-        return await client.create(job_resource(ready.framework), ready.job)
+        # danlu has checked other kinds itself.
+        strict = ready.framework is TRAIN_JOB
+        return await client.create(job_resource(ready.framework), ready.job, strict=strict)
     except AlreadyExists:
         raise _name_in_use_error(metadata["name"], where) from None
     except NotFound as error:
-        raise missing_crds_error(client) from error
+        group = job_resource(ready.framework).group
+        if await client.serves_group(group):
+            raise  # the namespace
+        raise missing_crds_error(client, group) from error
     except TemporaryError:
         # The request may have succeeded, and only the response was lost.
         job = await _find_own_job(client, ready)
@@ -105,9 +119,19 @@ async def _find_own_job(client: Client, ready: PreparedJob) -> JobObject | None:
     with suppress(OutsideError):
         resource = job_resource(ready.framework)
         job = await client.get(resource, metadata["name"], namespace=metadata["namespace"])
-        if job.spec == ready.job["spec"]:
+        if _includes_fields(job.spec, ready.job["spec"]):
             return job
     return None
+
+
+def _includes_fields(value: object, wanted: object) -> bool:
+    """Return whether a value that a server may have completed has all that is ``wanted``."""
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return all(_includes_fields(value.get(name), wanted[name]) for name in wanted)
+    if isinstance(value, list | tuple) and isinstance(wanted, list | tuple):
+        pairs = zip(value, wanted, strict=False)
+        return len(value) == len(wanted) and all(_includes_fields(*pair) for pair in pairs)
+    return value == wanted
 
 
 async def _roll_back(client: Client, ready: PreparedJob, job: JobObject | None) -> None:

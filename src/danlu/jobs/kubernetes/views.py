@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -40,6 +41,9 @@ _PHASE_STATES: Mapping[str, ReplicaStateName] = {
     "Failed": "Failed",
     "Unknown": "Running",
 }
+
+MAX_REPLICAS = 10_000
+"""A view has no more: anybody who may create jobs chooses the number."""
 
 WAITING_FOR_POD = "the pod has not been created yet"
 WAITING_FOR_RESUMPTION = "the job to be resumed"
@@ -175,6 +179,8 @@ def _not_picked_up(found: ClusterJob, pods: Sequence[PodObject], now: datetime) 
 def _job_warnings(
     job: Job, found: ClusterJob, pods: Sequence[PodObject], now: datetime
 ) -> Iterator[str]:
+    if job.total_replicas > MAX_REPLICAS:
+        yield f"only the first {MAX_REPLICAS} of {job.total_replicas} replicas are shown"
     if job.run_policy.managed_by not in ("", found.framework.manager):
         yield f"the job is left to another controller (managedBy: {job.run_policy.managed_by})"
     elif _not_picked_up(found, pods, now):
@@ -217,7 +223,7 @@ def attempt_number(record: ReplicaRecord, uid: str) -> int:
 def _replica_views(
     job: Job, pods: Mapping[ReplicaId, PodObject], framework: Framework
 ) -> Iterator[tuple[ReplicaView, PodObject | None]]:
-    for id in replica_ids(job, framework):
+    for id in islice(replica_ids(job, framework), MAX_REPLICAS):
         pod, record = pods.get(id), job.status.record(id)
         if pod is None:
             yield _replica_without_pod(job, framework, id, record), None

@@ -43,7 +43,7 @@ from danlu.jobs.local.topology import (
     render_local_pod,
     runs_in_container,
 )
-from danlu.jobs.trackers import TrackerRuns
+from danlu.jobs.local.tracker_runs import TrackerRuns
 from danlu.jobs.types import ReplicaCommand, Submission
 from danlu.sandbox.types import ResourceUsage
 from danlu.training.framework import Framework
@@ -90,7 +90,7 @@ class ReplicaManager:
         self._attempts: dict[str, ReplicaAttempt] = {}
         self._logs: dict[ReplicaId, LogWriter] = {}
         self._gpus: dict[str, tuple[int, ...]] = {}
-        self._trackers = TrackerRuns(submission)
+        self._trackers = TrackerRuns(submission, self._engine_for)
         self._host_gpus: tuple[int, ...] | None = None
         self._gpu_meter = GpuMeter()
         self._count = 0
@@ -200,7 +200,8 @@ class ReplicaManager:
         attempt.gpus = await self._acquire_gpus(attempt)
         rendered = render_local_pod(self._job, self._framework, attempt.id, self.topology)
         pod = build_pod(rendered, self._submission, self._pod_context(attempt))
-        pod = await self._add_tracker_variables(pod, attempt.id)
+        main = await self._trackers.add_variables(pod.main)
+        pod = msgspec.structs.replace(pod, main=main)
         try:
             command = _replica_command(pod.main, self._submission)
             self._job_dir.write_command(attempt.id, command)
@@ -209,16 +210,6 @@ class ReplicaManager:
             if not is_disk_failure(error):
                 raise
         return pod
-
-    async def _add_tracker_variables(self, pod: PodContainers, replica: ReplicaId) -> PodContainers:
-        main, inherited = pod.main, {} if pod.main.image else os.environ
-        added = await self._trackers.variables(
-            replica,
-            {**inherited, **main.environment},
-            command=() if main.image else main.args,
-        )
-        main = msgspec.structs.replace(main, environment={**main.environment, **added})
-        return msgspec.structs.replace(pod, main=main)
 
     def _pod_context(self, attempt: ReplicaAttempt) -> PodContext:
         location = self.topology.locations[attempt.id]

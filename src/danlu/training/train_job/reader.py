@@ -32,7 +32,7 @@ from danlu.training.frameworks.train_job import (
     TrainJobFramework,
     find_policy,
 )
-from danlu.training.manifest import drop_empty
+from danlu.training.manifest import drop_empty, drop_nulls
 from danlu.training.pod_template import change_templates
 from danlu.training.train_job.mpi import choose_framework
 from danlu.training.train_job.patches import merge_lists, merge_patch
@@ -87,12 +87,13 @@ def read_train_job(document: Mapping[str, Any], runtimes: Sequence[Mapping[str, 
     _raise_errors(document, check_train_job("", document))
     runtime = _find_runtime(document, runtimes)
     validate_runtime(runtime)
-    spec = document["spec"]
-    _raise_errors(document, _check_job_rules(spec, runtime["spec"]))
-    template = _merge_patches(spec, runtime["spec"])
+    # Kubernetes drops nulls; a strategic merge would remove what they name.
+    spec, runtime_spec = drop_nulls(document["spec"]), drop_nulls(runtime["spec"])
+    _raise_errors(document, _check_job_rules(spec, runtime_spec))
+    template = _merge_patches(spec, runtime_spec)
     _raise_errors(runtime, check_volume_claims(template, document["metadata"].get("name") or ""))
-    framework = find_runtime_framework(runtime["spec"])
-    return check_job(_build_job(document, runtime["spec"], template), framework)
+    framework = find_runtime_framework(runtime_spec)
+    return check_job(_build_job({**document, "spec": spec}, runtime_spec, template), framework)
 
 
 def outline_train_job(

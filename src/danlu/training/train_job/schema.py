@@ -41,7 +41,7 @@ from danlu.training.manifest_schema import (
 )
 
 API_VERSION = FRAMEWORK.api_version
-RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
+RUNTIME_KINDS = CLUSTER_RUNTIME, NAMESPACED_RUNTIME = ("ClusterTrainingRuntime", "TrainingRuntime")
 MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
 
 NO_DATA_CACHE = "Kubeflow's data cache runs on a cluster only"

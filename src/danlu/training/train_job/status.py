@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from danlu.training.document import ManifestError
 from danlu.training.manifest import read_status
 from danlu.training.names import STATUS_FIELD
 from danlu.training.types import ConditionType, JobStatus
@@ -26,9 +27,12 @@ def read_train_job_status(document: Mapping[str, Any]) -> JobStatus:
     if STATUS_FIELD in document:
         return read_status(document[STATUS_FIELD])
     types = {public: type for type, (public, _) in CONDITIONS.items()}
+    given = document.get("conditions") or ()
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):
+        raise ManifestError("invalid status: conditions must be a list of mappings")
     conditions = [
-        {**condition, "type": types[condition["type"]]}
-        for condition in document.get("conditions") or ()
-        if condition.get("type") in types
+        {**condition, "type": types[type]}
+        for condition in given
+        if (type := str(condition.get("type"))) in types
     ]
     return read_status({"conditions": conditions})

@@ -100,6 +100,9 @@ def train(base: str) -> int:
         wait_for_host(properties["master_hostname"])
         environment = dict(build_rendezvous(properties), **os.environ)
         environment.update(variables)
+        if directory:  # for programs in a subdirectory
+            paths = filter(None, (directory, environment.get("PYTHONPATH")))
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
         code, stopped, lines = run_program(command, directory, environment)
     except Stopped as error:
         return 128 + int(error.args[0])

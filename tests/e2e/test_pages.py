@@ -50,6 +50,7 @@ UNEXECUTED = {
     "guides/python-packages": "it has no command blocks",
     "guides/python-versions": "it has no command blocks",
     "guides/rootless": "it has no command blocks",
+    "guides/sagemaker": "it has no command blocks: tests/replica_runtime/test_sagemaker.py",
     "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
     "guides/vscode": "it has no command blocks",

@@ -98,10 +98,10 @@ def report(
         metrics: Anything that ``float`` accepts (``loss=…``).
     """
     try:
-        numbers = _metric_numbers(metrics)
-        if os.environ.get(KATIB_TRIAL):
+        sender, is_trial = _get_sender(), bool(os.environ.get(KATIB_TRIAL))
+        numbers = _metric_numbers(metrics) if is_trial or sender is not None else {}
+        if is_trial:
             _print_for_katib(numbers)
-        sender = _get_sender()
         if sender is not None:
             sender.report(_progress_fields(percentage, seconds_left), numbers)
     except Exception as error:

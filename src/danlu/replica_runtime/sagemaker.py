@@ -60,7 +60,7 @@ class StartError(Exception):
         super().__init__(message + (f"\nhint: {hint}" if hint else ""))
 
 
-class Stopped(Exception):
+class SignalReceived(Exception):
     """A signal (``args[0]``) arrived before the program started."""
 
 
@@ -72,16 +72,16 @@ def main(arguments: "list[str]") -> int:
         return train(base)
     if arguments[:1] == ["serve"]:
         if not os.access(SERVER, os.X_OK):
-            return _report(StartError("the image has no model server", "use `danlu pack`"))
+            return _print_error(StartError("the image has no model server", "use `danlu pack`"))
         arguments = [SERVER, *arguments[1:]]
     if not arguments:
-        return _report(StartError("no command given, and the image has none"))
+        return _print_error(StartError("no command given, and the image has none"))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them
     try:
         os.execvp(arguments[0], arguments)
     except OSError as error:
-        _report(StartError(f"cannot execute {arguments[0]}: {error.strerror}"))
+        _print_error(StartError(f"cannot execute {arguments[0]}: {error.strerror}"))
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
@@ -104,11 +104,11 @@ def train(base: str) -> int:
             paths = filter(None, (directory, environment.get("PYTHONPATH")))
             environment["PYTHONPATH"] = os.pathsep.join(paths)
         code, stopped, lines = run_program(command, directory, environment)
-    except Stopped as error:
+    except SignalReceived as error:
         return 128 + int(error.args[0])
     except (StartError, OSError) as error:
         write_failure(base, f"{place}{error}")
-        return _report(error)
+        return _print_error(error)
     if code and not stopped:
         write_failure(base, place + describe_failure(command, code, lines))
     return code
@@ -279,7 +279,7 @@ def wait_for_host(host: str) -> None:
             raise StartError(message, f"{HOST_TIMEOUT} is the limit")
         received = signal.sigtimedwait(_SIGNALS, _LOOKUP_SECONDS)
         if received:
-            raise Stopped(received.si_signo)
+            raise SignalReceived(received.si_signo)
 
 
 def run_program(
@@ -391,7 +391,7 @@ def _copy_errors(stream: Any, tail: bytearray) -> None:
             sys.stderr.buffer.flush()
 
 
-def _report(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
 

@@ -92,7 +92,7 @@ def parse_progress(body: bytes) -> TrainingProgress | None:
 
 
 def read_trainer_status(status: Mapping[str, Any]) -> TrainingProgress | None:
-    """Return the progress in the status of a TrainJob; None if there is none, or it is invalid."""
+    """Return the progress in the status of a TrainJob; None if it is missing or invalid."""
     try:
         return _describe_progress(convert_value(status, _ReportBody))
     except msgspec.MsgspecError:

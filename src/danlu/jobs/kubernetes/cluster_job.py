@@ -92,10 +92,10 @@ class ClusterJob(msgspec.Struct, frozen=True):
 
     def select_pods(self, pods: Iterable[PodObject]) -> list[PodObject]:
         """Return those of some pods that belong to the job, oldest first."""
-        owned = [pod for pod in pods if self._owns(pod)]
+        owned = [pod for pod in pods if self._owns_pod(pod)]
         return sorted(owned, key=lambda pod: str(pod.metadata.creation_timestamp))
 
-    def _owns(self, pod: PodObject) -> bool:
+    def _owns_pod(self, pod: PodObject) -> bool:
         owner = pod.metadata.controller
         if owner is None or owner.uid == self.uid:
             return owner is not None

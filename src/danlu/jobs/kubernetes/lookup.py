@@ -30,7 +30,7 @@ async def find_job(
 ) -> ClusterJob:
     """Return the job of that name with these labels; ``KIND/NAME`` names its kind, too.
 
-    Raises :class:`UsageError`, naming existing jobs, if there is none or more than one.
+    Raises :class:`UsageError`, naming existing jobs, unless there is exactly one.
     """
     kind, _, plain_name = name.rpartition("/")
     kinds = [find_kind(kind)] if kind else list_kinds()

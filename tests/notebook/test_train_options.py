@@ -18,7 +18,7 @@ from danlu.notebook.cells import RETURNS_LABEL, build_sweep_options, build_train
 from danlu.notebook.parser import parse_cell
 from danlu.notebook.types import Cell, CellOptions, ReplicaOptions
 from danlu.submission.options import ReplicaResources, TrainOptions
-from danlu.submission.plan import format_manifest, plan_job
+from danlu.submission.plan import format_documents, list_documents, plan_job
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
@@ -58,7 +58,7 @@ def test_cell_becomes_the_expected_manifest(name: str, files: Path, settings: Se
     (files / "cell" / "cell.py").write_text(cell.code, encoding="utf-8")
     order = build_options(cell.options, files)
     order = msgspec.structs.replace(order, name=order.name or name)
-    manifest = format_manifest(plan_job(order, settings=settings), "yaml")
+    manifest = format_documents(list_documents(plan_job(order, settings=settings)))
     assert manifest == (GOLDEN / f"{name}.yaml").read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from danlu.jobs.types import Submission
 from danlu.replica_runtime import initializer
 from danlu.submission.initializers import provide_initializers
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import format_manifest, plan_job
+from danlu.submission.plan import format_documents, list_documents, plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.pod_template import pod_spec
 from danlu.training.registry import find_job_framework
@@ -183,7 +183,7 @@ def test_a_program_of_the_runtime_stays(tmp_path: Path, settings: Settings) -> N
 def test_the_manifest_has_no_program_of_danlu(tmp_path: Path, settings: Settings) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("URI", "hf://a/b"))
     options = TrainOptions(directory=tmp_path, file="job.yaml", host_python=True)
-    written = format_manifest(plan_job(options, settings=settings), "yaml")
+    written = format_documents(list_documents(plan_job(options, settings=settings)))
     assert "image: ghcr.io/kubeflow/trainer/dataset-initializer" in written
     assert "initializer.py" not in written
 

@@ -14,7 +14,7 @@ from danlu.jobs.local.client import check_gpus, check_volumes
 from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.types import ContainerImage, Submission
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import PlannedJob, format_manifest, plan_job
+from danlu.submission.plan import PlannedJob, format_documents, list_documents, plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
@@ -280,7 +280,7 @@ def test_dry_run_shows_the_overrides(project: Path, settings: Settings) -> None:
     manifest = plan_manifest(
         project, settings, gpu=0, claims={"datasets": "data", "results": "data"}
     )
-    document = read_manifest_file(format_manifest(manifest, "yaml"), "again").job
+    document = read_manifest_file(format_documents(list_documents(manifest)), "again").job
     assert read_job(document, find_framework("pytorch")) == manifest.job
 
 

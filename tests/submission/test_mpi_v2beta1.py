@@ -9,7 +9,7 @@ import pytest
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import format_manifest, plan_job
+from danlu.submission.plan import format_documents, list_documents, plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.frameworks.mpi.base import LAUNCHER, WORKER
 from danlu.training.registry import find_job_framework
@@ -40,7 +40,7 @@ def write_manifest(directory: Path, manager: str = "kubeflow.org/mpi-operator") 
 def test_a_dry_run_keeps_the_version(tmp_path: Path, settings: Settings) -> None:
     write_manifest(tmp_path)
     planned = plan_job(TrainOptions(directory=tmp_path, file="pi.yaml"), settings=settings)
-    ((written, _),) = read_yaml(format_manifest(planned, "yaml"), "dry-run")
+    ((written, _),) = read_yaml(format_documents(list_documents(planned)), "dry-run")
     assert written["apiVersion"] == "kubeflow.org/v2beta1"
     assert written["spec"]["mpiImplementation"] == "MPICH"
     assert written["spec"]["runPolicy"]["managedBy"] == "kubeflow.org/mpi-operator"

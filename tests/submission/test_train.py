@@ -12,7 +12,7 @@ from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.types import ContainerImage
 from danlu.submission.options import ReplicaResources, TrainOptions
-from danlu.submission.plan import find_active_python, format_manifest, plan_job
+from danlu.submission.plan import find_active_python, format_documents, list_documents, plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job, write_job
@@ -205,7 +205,7 @@ def test_manifest_of_a_script_round_trips(
         train_options(project, framework=framework, cpu="1", replicas={"worker": 2}),
         settings=settings,
     )
-    documents = read_manifest_file(format_manifest(plan, "yaml"), "job.yaml")
+    documents = read_manifest_file(format_documents(list_documents(plan)), "job.yaml")
     assert read_job(documents.job, find_framework(framework)) == plan.job
 
 
@@ -363,7 +363,7 @@ def test_manifest_from_stdin_runs_in_processes(project: Path, settings: Settings
 
 def test_dry_run_of_a_manifest_keeps_all_documents(project: Path, settings: Settings) -> None:
     plan = plan_job(train_options(project, file="-", text=MANIFEST), settings=settings)
-    again = read_manifest_file(format_manifest(plan, "yaml"), "again")
+    again = read_manifest_file(format_documents(list_documents(plan)), "again")
     assert set(again.objects) == {"ConfigMap/settings"}
     assert write_job(read_job(again.job, find_framework("pytorch"))) == write_job(plan.job)
 

@@ -18,7 +18,7 @@ from danlu.submission.framework_detection import (
     relative_import_package,
 )
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import PlannedJob, format_manifest, plan_job
+from danlu.submission.plan import PlannedJob, format_documents, list_documents, plan_job
 from danlu.submission.submission import build_submission
 from danlu.training.document import read_manifest_file
 from danlu.training.manifest import read_job
@@ -133,7 +133,7 @@ def test_module_job_runs_python_m_and_is_named_after_the_module(
     assert container(module)["command"] == ["python", "-m", "pkg.train", "--lr", "0.1"]
     assert module.job.name.startswith("train-")
     assert module.framework_reason == "framework pytorch, because pkg/common.py imports torch"
-    document = read_manifest_file(format_manifest(module, "yaml"), "out").job
+    document = read_manifest_file(format_documents(list_documents(module)), "out").job
     assert read_job(document, find_framework("pytorch")) == module.job
 
 

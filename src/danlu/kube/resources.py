@@ -70,6 +70,14 @@ def _get_decoder(model: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(model)
 
 
+def custom_resource(
+    api_version: str, kind: str, model: type[T], *, plural: str = "", namespaced: bool = True
+) -> Resource[T]:
+    """Return the resource of a kind; its plural is by default the one that most CRDs have."""
+    group, _, version = api_version.rpartition("/")
+    return Resource(group, version, plural or f"{kind.lower()}s", kind, model, namespaced)
+
+
 def _core_resource(plural: str, kind: str, *, namespaced: bool = True) -> Resource[Manifest]:
     return Resource("", "v1", plural, kind, Manifest, namespaced)
 

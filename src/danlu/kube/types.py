@@ -104,3 +104,12 @@ class WatchEvent(Generic[T]):
     kind: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     version: str
     object: T | None = None
+
+
+def includes_fields(value: object, wanted: object) -> bool:
+    """Return whether a value that a server may have completed has all that is ``wanted``."""
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return all(includes_fields(value.get(name), wanted[name]) for name in wanted)
+    if isinstance(value, list | tuple) and isinstance(wanted, list | tuple):
+        return len(value) == len(wanted) and all(map(includes_fields, value, wanted))
+    return value == wanted

@@ -17,8 +17,8 @@ from danlu.kube.expectations import Expectations
 from danlu.kube.informer import Indexer, O
 from danlu.kube.patch import json_patch, merge_patch
 from danlu.kube.priorities import LOW_PRIORITY
-from danlu.kube.resources import Resource
-from danlu.kube.types import Manifest, Object
+from danlu.kube.resources import Resource, custom_resource
+from danlu.kube.types import Manifest, Object, includes_fields
 from danlu.training.names import SSH_AUTH_TYPE, SSH_PRIVATE_KEY, SSH_PUBLIC_KEY
 from danlu.training.types import Job
 from danlu.util.ssh_keys import generate_p521_keys
@@ -334,20 +334,9 @@ def _diff_fields(
             inner = before if isinstance(before, Mapping) else {}
             if nested := _diff_fields((*path, name), current, value, inner):
                 patch[name] = nested
-        elif not _is_subset(value, current):
+        elif not includes_fields(current, value):
             patch[name] = value
     return patch
-
-
-def _is_subset(desired: Any, current: Any) -> bool:
-    """Return whether ``current`` has all of ``desired``; fields that servers add do not matter."""
-    if isinstance(desired, Mapping):
-        return isinstance(current, Mapping) and all(
-            _is_subset(value, current.get(name)) for name, value in desired.items()
-        )
-    if isinstance(desired, list) and isinstance(current, list):
-        return len(current) == len(desired) and all(map(_is_subset, desired, current))
-    return bool(current == desired)
 
 
 def _object_name(manifest: Mapping[str, Any]) -> _ObjectName:
@@ -355,9 +344,7 @@ def _object_name(manifest: Mapping[str, Any]) -> _ObjectName:
 
 
 def _resource_of(manifest: Mapping[str, Any]) -> Resource[Manifest]:
-    group, _, version = manifest["apiVersion"].rpartition("/")
-    kind = manifest["kind"]
-    return Resource(group, version, f"{kind.lower()}s", kind, Manifest)
+    return custom_resource(manifest["apiVersion"], manifest["kind"], Manifest)
 
 
 def _controller_uid(manifest: Mapping[str, Any]) -> str:

@@ -8,11 +8,10 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from danlu.errors import OutsideError
-from danlu.kube.resources import Resource
+from danlu.kube.resources import Resource, custom_resource
 from danlu.kube.types import Manifest, Object
 from danlu.training.framework import Framework
-from danlu.training.frameworks.train_job import API_GROUP
-from danlu.training.train_job.schema import API_VERSION, RUNTIME_KINDS
+from danlu.training.train_job.schema import API_VERSION, CLUSTER_RUNTIME
 
 
 class ServiceObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -40,15 +39,14 @@ class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
 
 def job_resource(framework: Framework) -> Resource[JobObject]:
     """Return the resource of a framework's jobs."""
-    group, _, version = framework.api_version.partition("/")
-    return Resource(group, version, framework.plural, framework.kind, JobObject)
+    return custom_resource(
+        framework.api_version, framework.kind, JobObject, plural=framework.plural
+    )
 
 
 def runtime_resource(kind: str) -> Resource[Manifest]:
     """Return the resource of a kind of runtimes."""
-    version, plural = API_VERSION.partition("/")[2], f"{kind.lower()}s"
-    namespaced = kind != RUNTIME_KINDS[0]
-    return Resource(API_GROUP, version, plural, kind, Manifest, namespaced=namespaced)
+    return custom_resource(API_VERSION, kind, Manifest, namespaced=kind != CLUSTER_RUNTIME)
 
 
 class DecoratorError(OutsideError):

@@ -60,10 +60,6 @@ class StartError(Exception):
         super().__init__(message + (f"\nhint: {hint}" if hint else ""))
 
 
-class SignalReceived(Exception):
-    """A signal (``args[0]``) arrived before the program started."""
-
-
 def main(arguments: "list[str]") -> int:
     """Train, serve, or execute another command; return the exit code."""
     base = os.environ.get(BASE_DIRECTORY, "/opt/ml")
@@ -97,15 +93,15 @@ def train(base: str) -> int:
         command, directory = choose_command(base, properties)
         os.makedirs(properties["output_data_dir"], exist_ok=True)
         os.makedirs(properties["model_dir"], exist_ok=True)
-        wait_for_host(properties["master_hostname"])
+        received = wait_for_host(properties["master_hostname"])
+        if received:
+            return 128 + received
         environment = dict(build_rendezvous(properties), **os.environ)
         environment.update(variables)
         if directory:  # for programs in a subdirectory
             paths = filter(None, (directory, environment.get("PYTHONPATH")))
             environment["PYTHONPATH"] = os.pathsep.join(paths)
         code, stopped, lines = run_program(command, directory, environment)
-    except SignalReceived as error:
-        return 128 + int(error.args[0])
     except (StartError, OSError) as error:
         write_failure(base, f"{place}{error}")
         return _print_error(error)
@@ -262,8 +258,11 @@ def build_rendezvous(properties: "dict[str, Any]") -> "dict[str, str]":
     }
 
 
-def wait_for_host(host: str) -> None:
-    """Wait until a name resolves. Raises :class:`StartError` after the time limit."""
+def wait_for_host(host: str) -> int:
+    """Wait until a name resolves, or a signal arrives; return that, or 0.
+
+    Raises :class:`StartError` after the time limit.
+    """
     limit = os.environ.get(HOST_TIMEOUT, "900")
     if not limit.isdigit():
         raise StartError(f"invalid {HOST_TIMEOUT}: {limit!r}", "set a number of seconds")
@@ -271,7 +270,7 @@ def wait_for_host(host: str) -> None:
     while True:
         try:
             socket.gethostbyname(host)
-            return
+            return 0
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
         if time.monotonic() >= end:
@@ -279,7 +278,7 @@ def wait_for_host(host: str) -> None:
             raise StartError(message, f"{HOST_TIMEOUT} is the limit")
         received = signal.sigtimedwait(_SIGNALS, _LOOKUP_SECONDS)
         if received:
-            raise SignalReceived(received.si_signo)
+            return received.si_signo
 
 
 def run_program(

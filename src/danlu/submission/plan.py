@@ -399,7 +399,7 @@ def list_documents(planned: PlannedJob, form: str = "yaml") -> Sequence[Mapping[
 
 
 def format_documents(
-    documents: Sequence[Mapping[str, Any]], form: str, missing: Sequence[str] = ()
+    documents: Sequence[Mapping[str, Any]], form: str = "yaml", missing: Sequence[str] = ()
 ) -> str:
     """Return the documents as ``json`` or as YAML, whose comments say what is ``missing``."""
     if form != "json":
@@ -411,8 +411,3 @@ def format_documents(
     if len(documents) > 1:
         whole = {"apiVersion": "v1", "kind": "List", "items": documents}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-
-
-def format_manifest(planned: PlannedJob, form: str) -> str:
-    """Return the manifest as it would be sent to a cluster, as ``yaml``, ``json`` or ``argo``."""
-    return format_documents(list_documents(planned, form), form)

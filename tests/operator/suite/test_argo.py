@@ -15,7 +15,7 @@ from danlu.kube.types import Manifest
 from danlu.operator.types import runtime_resource
 from danlu.submission.kind_conversion import convert_planned_job
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import format_manifest, plan_job
+from danlu.submission.plan import format_documents, list_documents, plan_job
 from danlu.training.train_job.schema import API_VERSION as TRAIN_JOB_API
 from danlu.util.yaml_with_lines import read_yaml
 from tests.operator.operator_namespace import OperatorNamespace, jobs
@@ -36,7 +36,7 @@ def render(settings: Settings, project: Path, *, kind: str = "", **fields: Any) 
     planned = plan_job(options, settings=settings)
     if kind:
         planned, _ = convert_planned_job(planned, kind)
-    return read_document(format_manifest(planned, "argo"))
+    return read_document(format_documents(list_documents(planned, "argo")))
 
 
 def read_document(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from danlu.replica_runtime.report import report
 from danlu.submission.katib import build_experiment
 from danlu.submission.kind_conversion import convert_planned_job
 from danlu.submission.options import TrainOptions
-from danlu.submission.plan import format_documents, format_manifest, plan_job
+from danlu.submission.plan import format_documents, list_documents, plan_job
 from danlu.sweeps.options import parse_sweep_options
 from danlu.util.yaml_with_lines import read_yaml
 from tests.operator.operator_namespace import OperatorNamespace, jobs
@@ -189,8 +189,8 @@ def test_placeholders_of_a_trial_survive_in_a_manifest(settings: Settings, tmp_p
     options = TrainOptions(directory=tmp_path, file="-", text=json.dumps(document))
     planned = plan_job(options, settings=settings)
     train_job, _ = convert_planned_job(planned, "trainjob")
-    assert "--lr=${trialParameters.learningRate}" in format_manifest(planned, "yaml")
-    assert "--lr=${trialParameters.learningRate}" in format_manifest(train_job, "yaml")
+    assert "--lr=${trialParameters.learningRate}" in format_documents(list_documents(planned))
+    assert "--lr=${trialParameters.learningRate}" in format_documents(list_documents(train_job))
 
 
 def test_values_and_words_with_spaces_reach_the_program_through_katibs_shell(

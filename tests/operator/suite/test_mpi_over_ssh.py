@@ -50,6 +50,14 @@ async def submit(site: OperatorNamespace, **spec: Any) -> Manifest:
     return await site.submit(KIND, run=run, spec=spec, Launcher=1, Worker=2)
 
 
+async def start_job(site: OperatorNamespace, **run: Any) -> None:
+    """Submit a job with this ``runPolicy``, and wait until it runs."""
+    await submit(site, run=run)
+    await site.wait_for_pods(*PODS)
+    await site.run()
+    await site.wait_for_state("Running", KIND)
+
+
 async def secret_of(site: OperatorNamespace) -> Manifest:
     return await site.client.get(SECRETS, "job-ssh", namespace=site.space)
 
@@ -107,10 +115,7 @@ async def test_a_secret_that_is_not_the_jobs_is_not_used(site: OperatorNamespace
 async def test_a_job_whose_launcher_succeeds_succeeds(
     site: OperatorNamespace, operator: Manager
 ) -> None:
-    await submit(site, run={"cleanPodPolicy": "Running"})
-    await site.wait_for_pods(*PODS)
-    await site.run()
-    await site.wait_for_state("Running", KIND)
+    await start_job(site, cleanPodPolicy="Running")
     await site.end("job-launcher")
     status = await site.wait_for_state("Succeeded", KIND)
     assert status["completionTime"]
@@ -169,10 +174,7 @@ async def test_a_launcher_that_failed_waits_for_its_workers(site: OperatorNamesp
 async def test_a_worker_that_failed_is_tolerated_unless_it_was_evicted(
     site: OperatorNamespace, operator: Manager
 ) -> None:
-    await submit(site, run={"cleanPodPolicy": "Running"})
-    await site.wait_for_pods(*PODS)
-    await site.run()
-    await site.wait_for_state("Running", KIND)
+    await start_job(site, cleanPodPolicy="Running")
     await site.end("job-worker-0", code=1)
 
     async def is_counted() -> bool:
@@ -195,10 +197,7 @@ async def test_a_worker_that_failed_is_tolerated_unless_it_was_evicted(
 async def test_no_launcher_outlives_its_job_under_any_policy(
     site: OperatorNamespace, operator: Manager
 ) -> None:
-    await submit(site, run={"cleanPodPolicy": "None"})
-    await site.wait_for_pods(*PODS)
-    await site.run()
-    await site.wait_for_state("Running", KIND)
+    await start_job(site, cleanPodPolicy="None")
     await site.evict("job-worker-1")
     await site.wait_for_state("Failed", KIND)
     await site.wait_for_pods("job-worker-0", "job-worker-1")

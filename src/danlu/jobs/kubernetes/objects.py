@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from danlu.kube.core_v1 import Pod, PodCondition
-from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource
+from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS, Resource, custom_resource
 from danlu.kube.types import Object
 from danlu.training.framework import Framework
 from danlu.training.names import LABELS_ANNOTATION
@@ -83,5 +83,6 @@ POD_GROUP = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"
 
 def job_resource(framework: Framework) -> Resource[JobObject]:
     """Return the API resource of a framework's jobs."""
-    group, _, version = framework.api_version.partition("/")
-    return Resource(group, version, framework.plural, framework.kind, JobObject)
+    return custom_resource(
+        framework.api_version, framework.kind, JobObject, plural=framework.plural
+    )

@@ -14,14 +14,14 @@ from danlu.jobs.kubernetes.cluster_job import ClusterJob
 from danlu.jobs.kubernetes.manifests import PreparedJob
 from danlu.kube.client import Client
 from danlu.kube.errors import Forbidden, NotFound
-from danlu.kube.resources import CONFIG_MAPS, Resource
+from danlu.kube.resources import CONFIG_MAPS, Resource, custom_resource
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
 from danlu.training.document import ManifestError
 from danlu.training.names import KUBEFLOW_GROUP, SNAPSHOT_KEY, runtime_snapshot_name
 from danlu.training.registry import TRAIN_JOB
 from danlu.training.train_job.reader import read_train_job
-from danlu.training.train_job.schema import RUNTIME_KINDS
+from danlu.training.train_job.schema import API_VERSION, CLUSTER_RUNTIME, RUNTIME_KINDS
 from danlu.util.suggest import did_you_mean
 from danlu.util.tasks import run_concurrently
 from danlu.util.yaml_with_lines import read_yaml
@@ -31,9 +31,7 @@ _Reference = tuple[str, str]
 
 def runtime_resource(kind: str) -> Resource[Manifest]:
     """Return the resource of a kind of runtimes."""
-    group, _, version = TRAIN_JOB.api_version.partition("/")
-    namespaced = kind != RUNTIME_KINDS[0]
-    return Resource(group, version, f"{kind.lower()}s", kind, Manifest, namespaced=namespaced)
+    return custom_resource(API_VERSION, kind, Manifest, namespaced=kind != CLUSTER_RUNTIME)
 
 
 async def add_runtime(client: Client, found: ClusterJob) -> ClusterJob:
@@ -66,7 +64,7 @@ def _name_reference(spec: Mapping[str, Any]) -> _Reference | None:
     reference = spec.get("runtimeRef")
     if not isinstance(reference, Mapping):
         return None
-    kind = reference.get("kind") or RUNTIME_KINDS[0]
+    kind = reference.get("kind") or CLUSTER_RUNTIME
     return (kind, str(reference.get("name") or "")) if kind in RUNTIME_KINDS else None
 
 

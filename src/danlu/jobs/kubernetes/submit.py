@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -28,7 +28,7 @@ from danlu.kube.config import ClusterConfig
 from danlu.kube.errors import AlreadyExists, NotFound
 from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
-from danlu.kube.types import Key, Manifest
+from danlu.kube.types import Key, Manifest, includes_fields
 from danlu.training.names import SUBMITTER_LEASE_ANNOTATION, code_config_map_name
 from danlu.training.registry import TRAIN_JOB
 
@@ -119,19 +119,9 @@ async def _find_own_job(client: Client, ready: PreparedJob) -> JobObject | None:
     with suppress(OutsideError):
         resource = job_resource(ready.framework)
         job = await client.get(resource, metadata["name"], namespace=metadata["namespace"])
-        if _includes_fields(job.spec, ready.job["spec"]):
+        if includes_fields(job.spec, ready.job["spec"]):
             return job
     return None
-
-
-def _includes_fields(value: object, wanted: object) -> bool:
-    """Return whether a value that a server may have completed has all that is ``wanted``."""
-    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return all(_includes_fields(value.get(name), wanted[name]) for name in wanted)
-    if isinstance(value, list | tuple) and isinstance(wanted, list | tuple):
-        pairs = zip(value, wanted, strict=False)
-        return len(value) == len(wanted) and all(_includes_fields(*pair) for pair in pairs)
-    return value == wanted
 
 
 async def _roll_back(client: Client, ready: PreparedJob, job: JobObject | None) -> None:

@@ -124,7 +124,7 @@ class MpiTrainJobFramework(TrainJobFramework):
 
     def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
         """Return the job's objects, and the Secret of its keys."""
-        secret = ssh.describe_secret(_name_secret(job), immutable=True)
+        secret = ssh.describe_secret({"name": _name_secret(job)}, immutable=True)
         return [*super().extra_objects(job, topology), secret]
 
     def adapt_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:

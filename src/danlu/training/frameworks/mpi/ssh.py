@@ -56,16 +56,10 @@ def list_prrte_variables(*, hosts: str, slots: str) -> list[EnvVar]:
     ]
 
 
-def describe_secret(name: str, **fields: Any) -> dict[str, Any]:
+def describe_secret(metadata: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     """Return the Secret of a job's keys, which the operator generates when it creates it."""
-    metadata = {"name": name, **fields.pop("metadata", {})}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": SSH_AUTH_TYPE,
-        "metadata": metadata,
-        **fields,
-    }
+    kind = {"apiVersion": "v1", "kind": "Secret", "type": SSH_AUTH_TYPE}
+    return {**kind, "metadata": metadata, **fields}
 
 
 def key_volume(

@@ -282,7 +282,7 @@ class MpiV2beta1(MpiBase):
                 "publishNotReadyAddresses": True,
             },
         }
-        return [service, ssh.describe_secret(_name_secret(job), metadata={"labels": labels})]
+        return [service, ssh.describe_secret({"name": _name_secret(job), "labels": labels})]
 
 
 def _name_secret(job: Job) -> str:

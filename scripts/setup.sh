@@ -57,6 +57,7 @@ find_missing_for_tests() {
     has gpg || need gnupg "tests: signs that archive"
     has buildah || need buildah "tests: reads danlu's images"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
+    has docker-credential-ecr-login || need amazon-ecr-credential-helper "tests: AWS's logins for its registries"
     { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs danlu's images"
     has sshd || need openssh-server "tests: the server of a remote machine (Debian starts it on installation)"
     { has ssh && has scp && has sftp && has ssh-agent; } || need openssh-client "tests: connects to environments, forwards an agent to build steps"

@@ -49,6 +49,7 @@ UNEXECUTED = {
     "guides/paddle": "it needs PaddlePaddle's launcher: examples/paddle/verify",
     "guides/python-packages": "it has no command blocks",
     "guides/python-versions": "it has no command blocks",
+    "guides/registries-of-clouds": "it needs accounts of clouds: tests/cli/test_cloud_login.py",
     "guides/rootless": "it has no command blocks",
     "guides/sagemaker": "it has no command blocks: tests/replica_runtime/test_sagemaker.py",
     "guides/train": "it has no command blocks",

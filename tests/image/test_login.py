@@ -84,7 +84,7 @@ async def test_verified_login_is_stored_beside_what_the_file_has(
     assert after == {**before, "auths": auths}
     assert list(after) == list(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert await find_docker_credentials(fake.host, environ) == ME
+    assert await find_docker_credentials(fake.host, environ=environ) == ME
 
 
 @pytest.mark.parametrize("tokens", [True, False])
@@ -107,7 +107,7 @@ async def test_registry_without_logins_leaves_the_login_unverified(
     result = await login(fake.host, ME, CredentialStore(environ), settings)
     assert not result.is_verified
     assert not any("Authorization" in request.headers for request in fake.log)
-    assert await find_docker_credentials(fake.host, environ) == ME
+    assert await find_docker_credentials(fake.host, environ=environ) == ME
 
 
 async def test_private_ca_of_the_configuration_is_trusted(
@@ -157,7 +157,7 @@ async def test_docker_hub_has_the_key_that_docker_uses(environ: dict[str, str]) 
     await CredentialStore(environ).store("docker.io", ME)
     path = Path(environ["DOCKER_CONFIG"], "config.json")
     assert list(json.loads(path.read_text())["auths"]) == ["https://index.docker.io/v1/"]
-    assert await find_docker_credentials("docker.io", environ) == ME
+    assert await find_docker_credentials("docker.io", environ=environ) == ME
     assert await CredentialStore(environ).erase("docker.io")
     assert json.loads(path.read_text()) == {"auths": {}}
 
@@ -180,7 +180,7 @@ async def test_helper_stores_and_erases_the_login(
     stored = json.loads((tmp_path / "stored").read_text())
     assert stored == {"ServerURL": server, "Username": "me", "Secret": "secret"}
     assert json.loads(path.read_text()) == {**config, "auths": {server: {}}}
-    assert await find_docker_credentials("docker.io", environ) == ME
+    assert await find_docker_credentials("docker.io", environ=environ) == ME
     assert await CredentialStore(environ).erase("docker.io")
     assert (tmp_path / "erased").read_text() == server
     assert json.loads(path.read_text()) == {**config, "auths": {}}

@@ -21,7 +21,7 @@ from tests.ports import free_port
 ROUTINE = RetryPolicy(attempts=4, initial_delay=0.0, max_delay=0.0)
 
 
-async def nobody(host: str) -> RegistryCredentials | None:
+async def nobody(host: str, rejected: object) -> RegistryCredentials | None:
     return None
 
 
@@ -38,7 +38,7 @@ async def client(
     insecure: bool = False,
     backoff: RetryPolicy = ROUTINE,
 ) -> AsyncIterator[Registry]:
-    async def lookup(_: str) -> RegistryCredentials | None:
+    async def lookup(_: str, rejected: object) -> RegistryCredentials | None:
         return login
 
     endpoint = RegistryEndpoint(host, ca=ca, insecure=insecure)
@@ -71,7 +71,7 @@ def debian_registry(*, htpasswd: str = "", log: Path | None = None) -> Iterator[
             [program, "serve", str(directory / "config.yml")], stdout=output, stderr=output
         )
     try:
-        _wait_for_port(port)
+        wait_for_port(port)
         yield f"localhost:{port}"
     finally:
         process.terminate()
@@ -79,7 +79,7 @@ def debian_registry(*, htpasswd: str = "", log: Path | None = None) -> Iterator[
         shutil.rmtree(directory)
 
 
-def _wait_for_port(port: int) -> None:
+def wait_for_port(port: int) -> None:
     """Wait until it answers; the kernel does not report when a port begins to listen."""
     end = time.monotonic() + 60
     while True:

@@ -610,14 +610,16 @@ def encode_base64(text: str) -> str:
 )
 async def test_docker_logins_are_found(tmp_path: Path, host: str, key: str) -> None:
     environ = config(tmp_path, {"auths": {"other": {}, key: {"auth": encode_base64("me:pa:ss")}}})
-    assert await find_docker_credentials(host, environ) == RegistryCredentials("me", "pa:ss")
-    assert await find_docker_credentials("elsewhere.example.com", environ) is None
+    assert await find_docker_credentials(host, environ=environ) == RegistryCredentials(
+        "me", "pa:ss"
+    )
+    assert await find_docker_credentials("elsewhere.example.com", environ=environ) is None
 
 
 async def test_identity_tokens_are_found(tmp_path: Path) -> None:
     entry = {"auth": encode_base64("00000000:"), "identitytoken": "refresh"}
     environ = config(tmp_path, {"auths": {"h": entry}})
-    docker_credentials = await find_docker_credentials("h", environ)
+    docker_credentials = await find_docker_credentials("h", environ=environ)
     assert docker_credentials is not None
     assert docker_credentials.identity_token == "refresh"
 
@@ -640,8 +642,8 @@ async def test_credential_helpers_are_used(tmp_path: Path) -> None:
     )
     environ = config(tmp_path, {"credHelpers": {"h": "one"}, "credsStore": "all"})
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
-    assert await find_docker_credentials("h", environ) == RegistryCredentials("me", "s")
-    hub = await find_docker_credentials("docker.io", environ)
+    assert await find_docker_credentials("h", environ=environ) == RegistryCredentials("me", "s")
+    hub = await find_docker_credentials("docker.io", environ=environ)
     assert hub == RegistryCredentials("https://index.docker.io/v1/", "s")
 
 
@@ -657,7 +659,7 @@ async def test_credential_helpers_are_used(tmp_path: Path) -> None:
     ],
 )
 async def test_broken_login_is_ignored(tmp_path: Path, value: object) -> None:
-    assert await find_docker_credentials("h", config(tmp_path, value)) in (
+    assert await find_docker_credentials("h", environ=config(tmp_path, value)) in (
         None,
         RegistryCredentials("nocolon", ""),
     )
@@ -684,13 +686,13 @@ async def test_failure_of_a_credential_helper_is_reported(
     environ = config(tmp_path, {"credHelpers": {"h": "x"}})
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
     with pytest.raises(CredentialHelperError, match=message):
-        await find_docker_credentials("h", environ)
+        await find_docker_credentials("h", environ=environ)
 
 
 async def test_missing_credential_helper_is_reported(tmp_path: Path) -> None:
     environ = config(tmp_path, {"credsStore": "missing"})
     with pytest.raises(CredentialHelperError, match="docker-credential-missing is not on PATH"):
-        await find_docker_credentials("h", environ)
+        await find_docker_credentials("h", environ=environ)
 
 
 async def test_helper_without_credentials_leaves_the_login_of_the_file(tmp_path: Path) -> None:
@@ -698,14 +700,14 @@ async def test_helper_without_credentials_leaves_the_login_of_the_file(tmp_path:
     auths = {"h": {"auth": encode_base64("me:s")}}
     environ = config(tmp_path, {"credsStore": "x", "auths": auths})
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
-    assert await find_docker_credentials("h", environ) == RegistryCredentials("me", "s")
-    assert await find_docker_credentials("elsewhere", environ) is None
+    assert await find_docker_credentials("h", environ=environ) == RegistryCredentials("me", "s")
+    assert await find_docker_credentials("elsewhere", environ=environ) is None
 
 
 async def test_login_after_a_failed_helper_is_used(tmp_path: Path) -> None:
     auths = {"h": {"auth": encode_base64("me:s")}}
     environ = config(tmp_path, {"credsStore": "missing", "auths": auths})
-    assert await find_docker_credentials("h", environ) == RegistryCredentials("me", "s")
+    assert await find_docker_credentials("h", environ=environ) == RegistryCredentials("me", "s")
 
 
 async def test_helper_returns_an_identity_token_that_is_exchanged(
@@ -769,13 +771,13 @@ async def test_login_for_a_namespace_wins_over_that_for_the_registry(
     users = {"h": "all", "h/team": "team", "h/team/c": "c", "https://h/v1/": "legacy"}
     auths = {key: {"auth": encode_base64(f"{name}:s")} for key, name in users.items()}
     environ = config(tmp_path, {"auths": auths})
-    docker_credentials = await find_docker_credentials("h", environ, repository=repository)
+    docker_credentials = await find_docker_credentials("h", environ=environ, repository=repository)
     assert docker_credentials == RegistryCredentials(user, "s")
 
 
 async def test_login_for_another_namespace_is_not_used(tmp_path: Path) -> None:
     environ = config(tmp_path, {"auths": {"h/team": {"auth": encode_base64("me:s")}}})
-    assert await find_docker_credentials("h", environ, repository="other/a") is None
+    assert await find_docker_credentials("h", environ=environ, repository="other/a") is None
 
 
 async def test_podman_logins_are_found_too(tmp_path: Path) -> None:
@@ -785,7 +787,7 @@ async def test_podman_logins_are_found_too(tmp_path: Path) -> None:
         json.dumps({"auths": {"h": {"auth": encode_base64("pod:man")}}})
     )
     environ["XDG_RUNTIME_DIR"] = str(tmp_path)
-    assert await find_docker_credentials("h", environ) == RegistryCredentials("pod", "man")
+    assert await find_docker_credentials("h", environ=environ) == RegistryCredentials("pod", "man")
 
 
 def test_secrets_are_not_shown() -> None:
@@ -895,7 +897,7 @@ async def test_identity_token_is_not_sent_to_another_host_on_a_redirect(fake: Fa
 async def test_token_is_renewed_shortly_before_it_expires(
     fake: FakeRegistry, life: float, kept: float
 ) -> None:
-    async def lookup(_: str) -> RegistryCredentials | None:
+    async def lookup(_: str, rejected: object) -> RegistryCredentials | None:
         return ME
 
     now = 1000.0

@@ -25,8 +25,8 @@ def set_environment(
         monkeypatch.setenv(name, value)
 
 
-def describe_repositories(**options: str) -> dict[str, Any]:
-    client = create_aws_client("ecr", **options)
+def describe_repositories(*, region: str = "", profile: str = "") -> dict[str, Any]:
+    client = create_aws_client("ecr", region=region, profile=profile)
 
     async def call() -> dict[str, Any]:
         return await call_aws(client, "describe_repositories", registryId="123456789012")

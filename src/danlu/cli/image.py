@@ -460,11 +460,19 @@ def _unreadable_error(findings: Sequence[Any], *, repair: bool) -> DanluError:
 @click.argument("destinations", nargs=-1, metavar="[REF]...")
 @bytecode_option
 @compression_option(default="gzip", help="Layer compression; zstd needs Docker 23 or newer.")
+@click.option(
+    "--create-repository", is_flag=True, help="Create the repository in Amazon ECR if missing."
+)
 @progress_option
 @on_option
 @verbosity_options
 def push(
-    image: str, destinations: tuple[str, ...], bytecode: bool, compression: str, progress: str
+    image: str,
+    destinations: tuple[str, ...],
+    bytecode: bool,
+    compression: str,
+    create_repository: bool,
+    progress: str,
 ) -> None:
     """Push an image to a registry.
 
@@ -490,6 +498,7 @@ def push(
                 compression=compression,
                 progress=run.start_progress(progress, title="pushing"),
                 others=others,
+                create_repository=create_repository,
                 on_pushed=lambda name, summary: summaries.update({name: summary.format("sent")}),
             )
         finally:

@@ -11,8 +11,9 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import verbosity_options
 from danlu.cli.session import current_session
 from danlu.errors import UsageError
-from danlu.image.login import login, parse_login_registry
+from danlu.image.login import check_cloud_login, login, parse_login_registry
 from danlu.oci.registry import RegistryCredentials
+from danlu.oci.registry.clouds import find_cloud
 from danlu.oci.registry.credential_store import CredentialStore
 
 _STDIN_HINT = "danlu login -u USER --password-stdin < FILE"
@@ -29,10 +30,15 @@ def command(registry: str, username: str, password_stdin: bool) -> None:
     """Log in to a registry.
 
     REGISTRY is a host, or host:port; the default is Docker Hub. The login is verified, then stored
-    as `docker login` does, so that Docker and skopeo use it as well.
+    as `docker login` does, so that Docker and skopeo use it as well. The login for a registry of
+    AWS, Google Cloud or Azure comes from its tools; without --username it is only verified.
     """
     run = current_session()
     host = parse_login_registry(registry)
+    if find_cloud(host) and not (username or password_stdin):
+        anyio.run(check_cloud_login, host, run.settings)
+        run.terminal.info(f"{host} accepts the login of its cloud; nothing needs to be stored")
+        return
     store = CredentialStore()
     credentials = _read_credentials(host, username, password_stdin=password_stdin)
     result = anyio.run(login, host, credentials, store, run.settings)

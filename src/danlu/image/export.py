@@ -161,12 +161,14 @@ def push_names(
     compression: str = "gzip",
     progress: Progress,
     others: Sequence[StoredImage] = (),
+    create_repository: bool = False,
     on_pushed: Callable[[str, TransferSummary], None] | None = None,
 ) -> str:
     """Push the image under each of ``names``; return the manifest's digest.
 
     With ``others``, the same image for other platforms, an index of all is pushed.
     Blobs that the registry has are not sent, those of another repository are mounted.
+    ``create_repository`` is as for :func:`~danlu.sources.image.push`.
     ``on_pushed`` is called with each name and what was sent. Raises :class:`OutsideError` if the
     registry refuses the push, :class:`~danlu.errors.TemporaryError` if it does not answer after
     several attempts, :class:`UsageError` if the image has editable packages.
@@ -188,6 +190,7 @@ def push_names(
             config=settings.config,
             scratch=store.root / "tmp",
             locations=StoredBlobLocations(store),
+            create_repository=create_repository,
             on_layer=transfer.report_layer,
             on_retry=transfer.report_retry,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
@@ -55,8 +57,10 @@ async def login(
         # The colon separates the two in what is sent (RFC 7617, section 2).
         raise UsageError(f"invalid user name {credentials.username!r}: it has a colon")
 
-    async def return_credentials(_: str) -> RegistryCredentials:
-        return credentials
+    async def return_credentials(
+        _: str, rejected: Collection[RegistryCredentials]
+    ) -> RegistryCredentials | None:
+        return None if credentials in rejected else credentials
 
     try:
         async with Registry(
@@ -79,9 +83,20 @@ async def login(
     return LoginResult(store.describe(host), store.is_plain(host), is_verified)
 
 
+async def check_cloud_login(host: str, settings: Settings) -> None:
+    """Verify the login that the tools of a cloud have for its registry ``host``.
+
+    Raises :class:`OutsideError` if the registry rejects it or cannot be reached, or if there is
+    none. Nothing is stored: such logins expire within hours, and are asked for when needed.
+    """
+    lookup = partial(find_docker_credentials, push=True)
+    async with Registry(make_endpoint(host, settings.config), lookup=lookup) as registry:
+        await registry.check_login()
+
+
 async def has_other_login(host: str) -> bool:
     """Return whether credentials for ``host`` are found elsewhere: those of Podman."""
     try:
-        return await find_docker_credentials(host) is not None
+        return await find_docker_credentials(host, ask_cloud=False) is not None
     except CredentialHelperError:
         return False

@@ -279,6 +279,7 @@ async def push(
     scratch: Path,
     kind: Compression = "zstd",
     locations: BlobLocations | None = None,
+    create_repository: bool = False,
     on_layer: LayerReport | None = None,
     on_retry: RetryReport | None = None,
 ) -> Digest:
@@ -286,14 +287,19 @@ async def push(
 
     With ``others``, the same image for other platforms, that of an index of all of them.
     Only what the registry lacks is compressed and uploaded, after trying to mount it from another
-    repository of ``locations``. ``scratch`` is a directory for temporary blobs. ``on_layer`` is
+    repository of ``locations``. ``scratch`` is a directory for temporary blobs. With
+    ``create_repository``, or that setting of the registry, a repository that does not exist is
+    created if the registry's cloud requires that and danlu can do it. ``on_layer`` is
     called with each change of a layer, ``on_retry`` with each failure that is retried.
     """
-    from danlu.oci.registry import push_image, push_index
+    from danlu.oci.registry import prepare_repository, push_image, push_index
 
     named = Reference.parse(name)
     endpoint = make_endpoint(named.registry, config)
-    async with _connect(endpoint, named, on_retry=on_retry) as registry:
+    access = config.registries.get(named.registry)
+    create = create_repository or (access is not None and access.create_repository)
+    async with _connect(endpoint, named, on_retry=on_retry, push=True) as registry:
+        await prepare_repository(registry, named.repository, create=create)
         send = (
             partial(push_index, images=(image, *others))
             if others
@@ -342,6 +348,7 @@ def _connect(
     *,
     backoff: RetryPolicy = RetryPolicy(),
     on_retry: RetryReport | None = None,
+    push: bool = False,
 ) -> Registry:
     """Return the client of a registry with the user's credentials for a repository."""
     from danlu.oci.registry import Registry, find_docker_credentials
@@ -349,7 +356,7 @@ def _connect(
     path = f"{endpoint.prefix}/{named.repository}".strip("/")
     return Registry(
         endpoint,
-        lookup=partial(find_docker_credentials, repository=path),
+        lookup=partial(find_docker_credentials, repository=path, push=push),
         backoff=backoff,
         transfer_backoff=_TRANSFER_BACKOFF,
         on_retry=on_retry,

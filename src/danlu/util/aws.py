@@ -48,11 +48,14 @@ class AwsError(OutsideError):
         self.code = code
 
 
-def create_aws_client(service: str, *, region: str = "", profile: str = "") -> Any:
+def create_aws_client(
+    service: str, *, region: str = "", profile: str = "", **settings: bool
+) -> Any:
     """Return a client for a service such as ``ecr``; by default in the region that is configured.
 
     Credentials, region and endpoint are found as by AWS's own command line: ``AWS_*`` variables,
-    ``~/.aws``, the role of the machine. Raises :class:`MachineError` if boto3 is not installed, and
+    ``~/.aws``, the role of the machine. ``settings`` are further ones of botocore's Config; false
+    means what is configured. Raises :class:`MachineError` if boto3 is not installed, and
     :class:`UsageError` for an unknown profile or without a region.
     """
     # An optional dependency, and it takes 0.2 seconds to import.
@@ -67,6 +70,7 @@ def create_aws_client(service: str, *, region: str = "", profile: str = "") -> A
         read_timeout=_READ_SECONDS,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         user_agent_extra="danlu",
+        **{name: value for name, value in settings.items() if value},
     )
     with translate_aws_errors(service):
         session = boto3.Session(profile_name=profile or None, region_name=region or None)

@@ -35,6 +35,7 @@ class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     insecure: bool = False
     mirror: str = ""
     ca: str = ""
+    create_repository: bool = False
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

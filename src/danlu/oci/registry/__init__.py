@@ -7,6 +7,7 @@ Imports aiohttp, so code that must start quickly should import this package only
 from danlu.oci.registry.client import Registry
 from danlu.oci.registry.credentials import RegistryCredentials, find_docker_credentials
 from danlu.oci.registry.errors import RegistryNotFound
+from danlu.oci.registry.prepare import prepare_repository
 from danlu.oci.registry.push import BlobLocations, push_image, push_index
 from danlu.oci.registry.transport import RegistryEndpoint
 
@@ -17,6 +18,7 @@ __all__ = [
     "RegistryEndpoint",
     "RegistryNotFound",
     "find_docker_credentials",
+    "prepare_repository",
     "push_image",
     "push_index",
 ]

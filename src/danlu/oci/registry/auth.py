@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import aiohttp
 import anyio
 import msgspec
+from yarl import URL
 
 from danlu.errors import DanluError, OutsideError
-from danlu.oci.registry.credentials import CredentialHelperError, RegistryCredentials
-from danlu.oci.registry.errors import response_error, translate_client_errors
+from danlu.oci.registry.clouds import explain_cloud_denial, find_cloud
+from danlu.oci.registry.credentials import (
+    CredentialHelperError,
+    CredentialLookup,
+    RegistryCredentials,
+)
+from danlu.oci.registry.errors import (
+    RegistryAccessDenied,
+    response_error,
+    translate_client_errors,
+)
 from danlu.util.decoding import decode_json
 
 #: Lifetime of a token without ``expires_in`` (distribution, docs/spec/auth/token.md).
@@ -21,6 +31,9 @@ _DEFAULT_TOKEN_SECONDS = 60
 _EXPIRY_MARGIN_SECONDS = 10
 _MAX_TOKEN_RESPONSE = 1 << 20
 _CLIENT_ID = "danlu"
+#: A registry that rejects this many credentials gets further ones only after a while.
+_MAX_REJECTED = 3
+_LOOKUP_SECONDS = 60
 
 _CHALLENGE = re.compile(r"\s*,?\s*([A-Za-z][\w-]*)\s+(?=[A-Za-z])")
 _PARAMETER = re.compile(r'\s*,?\s*([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
@@ -62,14 +75,15 @@ class _TokenResponse(msgspec.Struct):
 class Authorizer:
     """Provide the ``Authorization`` header for a scope; tokens are cached until they expire.
 
-    ``lookup`` is called for credentials once, when the registry first asks for some.
+    ``lookup`` is called for credentials when the registry first asks for some, and once more when
+    it rejects them, because passwords and tokens of clouds expire within hours.
     """
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         host: str,
-        lookup: Callable[[str], Awaitable[RegistryCredentials | None]],
+        lookup: CredentialLookup,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,7 +94,9 @@ class Authorizer:
         self._challenge: AuthChallenge | None = None
         self._credentials: RegistryCredentials | None = None
         self._lookup_done = False
-        self._problems: tuple[str, ...] = ()
+        self._looked_up_at = 0.0
+        self._rejected: list[RegistryCredentials] = []
+        self._problem: CredentialHelperError | None = None
         self._tokens: dict[str, tuple[str, float]] = {}
         self._lock = anyio.Lock()
 
@@ -94,8 +110,8 @@ class Authorizer:
                     return True
         return False
 
-    def discard_token(self, scope: str, authorization: str) -> None:
-        """Forget the token for ``scope`` after the registry rejected the ``authorization`` with it.
+    def discard_authorization(self, scope: str, authorization: str) -> None:
+        """Forget the token or password after the registry rejected the ``authorization`` with it.
 
         Requests that ran at the same time were rejected with it, too: only the first of them must
         lead to a new token.
@@ -103,6 +119,8 @@ class Authorizer:
         token, _ = self._tokens.get(scope, ("", 0.0))
         if authorization == f"Bearer {token}":
             del self._tokens[scope]
+        elif self._credentials and authorization == self._credentials.basic_authorization:
+            self._reject_credentials(self._credentials)
 
     async def authorization_header(self, scope: str) -> str | None:
         """Return the header for ``scope``, or None if the registry has not asked for one yet."""
@@ -122,24 +140,49 @@ class Authorizer:
                 )
             return f"Bearer {token}"
 
+    def _reject_credentials(self, credentials: RegistryCredentials) -> None:
+        self._rejected.append(credentials)
+        # A helper whose logins do not help must not be asked for each request.
+        is_recent = self._clock() < self._looked_up_at + _LOOKUP_SECONDS
+        self._lookup_done = is_recent and len(self._rejected) > _MAX_REJECTED
+
     async def _find_credentials(self) -> RegistryCredentials | None:
         if not self._lookup_done:
+            self._lookup_done, self._looked_up_at = True, self._clock()
             try:
-                self._credentials = await self._lookup(self._host)
+                found = await self._lookup(self._host, tuple(self._rejected))
             except CredentialHelperError as error:
                 # Most images need no account: it matters only if the registry denies access.
-                self._problems = (error.message,)
-            self._lookup_done = True
+                found, self._problem = None, error
+            # Without others the rejected ones are sent again: the registry says what is wrong.
+            self._credentials = found or self._credentials
         return self._credentials
 
     def explain_denial(self, error: DanluError) -> DanluError:
         """Add why there were no credentials, if that is known, to the error of a denied request."""
-        error.details += self._problems
+        if self._problem is not None:
+            error.details += (self._problem.message,)
+        hint = self._problem.hint if self._problem is not None else ""
+        has_login = self._credentials is not None and "expired" not in error.message.lower()
+        error.hint = hint or explain_cloud_denial(self._host, has_login=has_login) or error.hint
         return error
 
     async def _fetch_token(self, challenge: AuthChallenge, scope: str) -> tuple[str, float]:
-        realm = challenge.parameters.get("realm", "")
         credentials = await self._find_credentials()
+        try:
+            return await self._request_token(challenge, scope, credentials)
+        except RegistryAccessDenied:
+            if credentials is None:
+                raise
+            self._reject_credentials(credentials)
+            if (renewed := await self._find_credentials()) == credentials:
+                raise
+            return await self._request_token(challenge, scope, renewed)
+
+    async def _request_token(
+        self, challenge: AuthChallenge, scope: str, credentials: RegistryCredentials | None
+    ) -> tuple[str, float]:
+        realm = challenge.parameters.get("realm", "")
         self._check_realm(realm, credentials)
         form = {"scope": scope} if scope else {}
         if service := challenge.parameters.get("service"):
@@ -163,9 +206,15 @@ class Authorizer:
                 request = self._session.get(realm, params=_query_pairs(form), headers=headers)
             async with request as response:
                 if response.status != 200:
-                    raise self.explain_denial(
-                        await response_error(response, host=self._host, what=_describe_scope(scope))
-                    )
+                    what = _describe_scope(scope)
+                    error = await response_error(response, host=self._host, what=what)
+                    if response.status == 400 and credentials is not None:
+                        # A refresh token that expired or was revoked (RFC 6749, section 5.2).
+                        hint = f"log in again: danlu login {self._host}"
+                        error = RegistryAccessDenied(
+                            f"{self._host} denied access to {what}", hint=hint
+                        )
+                    raise self.explain_denial(error)
                 return self._parse_token(await response.content.read(_MAX_TOKEN_RESPONSE))
 
     def _check_realm(self, realm: str, credentials: RegistryCredentials | None) -> None:
@@ -177,6 +226,14 @@ class Authorizer:
             raise OutsideError(
                 f"{self._host} asks for the password over unencrypted HTTP; it was not sent",
                 hint="the registry's token server must use https",
+            )
+        own = URL(f"https://{self._host}").origin()
+        if credentials is not None and find_cloud(self._host) and URL(realm).origin() != own:
+            # Such a password is often good for more than the registry, and clouds have their token
+            # servers on the same host.
+            raise OutsideError(
+                f"{self._host} asks to send the password to {URL(realm).host}; it was not sent",
+                hint="check the settings of proxies and mirrors: this is not how the cloud answers",
             )
 
     #: Whether the registry itself is reached by plain HTTP.

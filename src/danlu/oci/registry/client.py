@@ -13,7 +13,8 @@ from yarl import URL
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.oci.digest import Digest, is_digest, sha256
 from danlu.oci.image import Image, parse_image
-from danlu.oci.registry.credentials import RegistryCredentials, find_docker_credentials
+from danlu.oci.registry.credentials import CredentialLookup, find_docker_credentials
+from danlu.oci.registry.errors import RegistryTagImmutable
 from danlu.oci.registry.transfer import BlobDownload, BlobUpload
 from danlu.oci.registry.transport import READ_TIMEOUT, RegistryEndpoint, RegistryTransport
 from danlu.oci.types import (
@@ -47,7 +48,7 @@ class Registry:
         self,
         endpoint: RegistryEndpoint | str,
         *,
-        lookup: Callable[[str], Awaitable[RegistryCredentials | None]] = find_docker_credentials,
+        lookup: CredentialLookup = find_docker_credentials,
         connections: int = 8,
         backoff: RetryPolicy = _BACKOFF,
         transfer_backoff: RetryPolicy | None = None,
@@ -244,6 +245,29 @@ class Registry:
             ):
                 pass
 
+    async def check_push(self, repository: str) -> None:
+        """Start an upload and cancel it, which needs all that a push needs.
+
+        Raises :class:`~danlu.oci.registry.errors.RegistryNotFound` if the repository must be
+        created first, and :class:`~danlu.oci.registry.errors.RegistryAccessDenied`.
+        """
+        await self._with_retry(lambda: self._try_upload(repository))
+
+    async def _try_upload(self, repository: str) -> None:
+        scope = self._token_scope(repository, push=True)
+        async with self._transport.request(
+            "POST",
+            f"{self.repository_path(repository)}/blobs/uploads/",
+            scope=scope,
+            what=f"repository {repository}",
+            headers={"Content-Length": "0"},
+            ok=(202,),
+        ) as response:
+            if "Location" in response.headers:
+                await self._cancel_upload(
+                    response.url.join(URL(response.headers["Location"], encoded=True)), scope
+                )
+
     async def push_blob(
         self,
         repository: str,
@@ -268,7 +292,13 @@ class Registry:
     ) -> None:
         """Store a manifest under ``tag``, or under its digest if ``tag`` is empty."""
         target = tag or document.digest
-        await self._with_retry(lambda: self._put_manifest(repository, document, target))
+        try:
+            await self._with_retry(lambda: self._put_manifest(repository, document, target))
+        except RegistryTagImmutable:
+            # Some also refuse to push what is there already.
+            raw, _ = await self._with_retry(lambda: self._fetch_manifest(repository, target))
+            if raw != document.raw:
+                raise
 
     async def _put_manifest(
         self,

@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from danlu.errors import OutsideError
+from danlu.errors import DanluError, OutsideError
+from danlu.oci.registry.clouds import CloudRegistry, find_cloud
+from danlu.oci.registry.ecr import request_ecr_password
 from danlu.util.process import run
 from danlu.util.sanitize import escape_unprintable
 
@@ -25,6 +30,8 @@ _TOKEN_USER = "<token>"
 _NOT_FOUND = "credentials not found"
 _HELPER_TIMEOUT = 60.0
 _MAX_REASON_LENGTH = 300
+#: What a helper answered is used again this long, so that the requests of one command share it.
+_ANSWER_SECONDS = 600.0
 
 
 class CredentialHelperError(OutsideError):
@@ -46,36 +53,108 @@ class RegistryCredentials:
         return "Basic " + base64.b64encode(pair).decode()
 
 
+#: Returns credentials for a host that are not among those that it rejected.
+CredentialLookup = Callable[
+    [str, Collection[RegistryCredentials]], Awaitable[RegistryCredentials | None]
+]
+
+#: What helpers and clouds answered in this process, and when: by program or cloud, and server.
+_answers: dict[tuple[str, ...], tuple[RegistryCredentials, float]] = {}
+
+
 async def find_docker_credentials(
-    host: str, environ: Mapping[str, str] | None = None, *, repository: str = ""
+    host: str,
+    rejected: Collection[RegistryCredentials] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    repository: str = "",
+    push: bool = False,
+    ask_cloud: bool = True,
 ) -> RegistryCredentials | None:
     """Return the credentials for ``host`` from ``docker login`` or ``podman login``, or None.
 
     Docker's ``config.json`` (in ``DOCKER_CONFIG``, else ``~/.docker``) with its credential helpers
     comes first, then Podman's ``auth.json``, which may have other credentials for ``repository``
-    than for the rest of the registry. Raises :class:`CredentialHelperError` if there are none
-    because a helper is missing or failed.
+    than for the rest of the registry, then the installed helpers of the registry's cloud, or its
+    SDK (with ``ask_cloud``). ``rejected`` are credentials that the registry rejected, or does not
+    accept any more: they are not returned again, and helpers are asked for others. ``push`` also
+    looks for a login that only a push needs. Raises :class:`CredentialHelperError` if there are
+    none because a helper is missing or failed.
     """
     env = os.environ if environ is None else environ
     failure: CredentialHelperError | None = None
-    for path in _config_files(env):
-        config = _read_config(path)
-        helper = find_helper(config, host)
-        if helper:
-            try:
-                credentials = await _ask_helper(helper, server_key(host), env)
-            except CredentialHelperError as error:
-                credentials, failure = None, failure or error
-            if credentials is not None:
-                return credentials
-        auths = config.get("auths")
-        if isinstance(auths, dict):
-            credentials = _from_auths(auths, host, repository)
-            if credentials is not None:
-                return credentials
+    cloud = find_cloud(host) if ask_cloud else None
+    # The images of some registries are public, and a login would only take time.
+    needed = cloud if cloud is not None and (push or cloud.needs_login) else None
+    for find in _list_sources(host, needed, rejected, env, repository):
+        try:
+            credentials = await find()
+        except CredentialHelperError as error:
+            failure = failure or error
+            continue
+        if credentials is not None and credentials not in rejected:
+            return credentials
     if failure is not None:
         raise failure
     return None
+
+
+def _list_sources(
+    host: str,
+    cloud: CloudRegistry | None,
+    rejected: Collection[RegistryCredentials],
+    env: Mapping[str, str],
+    repository: str,
+) -> Iterator[Callable[[], Awaitable[RegistryCredentials | None]]]:
+    """Yield functions that return credentials, those that the user configured first."""
+    asked = set()
+    for path in _config_files(env):
+        config = _read_config(path)
+        if helper := find_helper(config, host):
+            asked.add(helper)
+            yield partial(_ask_helper, helper, server_key(host), rejected, env)
+        auths = config.get("auths")
+        if isinstance(auths, dict):
+            yield partial(_from_auths, auths, host, repository)
+    if cloud is None:
+        return
+    for helper in cloud.helpers:
+        if helper not in asked and find_helper_program(helper, env):
+            yield partial(_ask_helper, helper, host, rejected, env)
+    if cloud.is_aws:
+        yield partial(_ask_ecr, host, cloud, rejected)
+
+
+async def _ask_ecr(
+    host: str, cloud: CloudRegistry, rejected: Collection[RegistryCredentials]
+) -> RegistryCredentials | None:
+    async def ask() -> RegistryCredentials | None:
+        try:
+            return RegistryCredentials(*await request_ecr_password(host, cloud))
+        except DanluError as error:
+            # As for a helper, this matters only if the registry denies access.
+            raise CredentialHelperError(error.message, hint=error.hint) from error
+
+    return await _reuse_answer(("ecr", host), rejected, ask)
+
+
+async def _reuse_answer(
+    key: tuple[str, ...],
+    rejected: Collection[RegistryCredentials],
+    ask: Callable[[], Awaitable[RegistryCredentials | None]],
+) -> RegistryCredentials | None:
+    """Return what this process was answered before, unless it is old or was rejected."""
+    known, asked_at = _answers.get(key, (None, -math.inf))
+    if (
+        known is not None
+        and known not in rejected
+        and time.monotonic() < asked_at + _ANSWER_SECONDS
+    ):
+        return known
+    answer = await ask()
+    if answer is not None:
+        _answers[key] = (answer, time.monotonic())
+    return answer
 
 
 def server_key(host: str) -> str:
@@ -120,7 +199,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _from_auths(auths: dict[str, Any], host: str, repository: str) -> RegistryCredentials | None:
+async def _from_auths(
+    auths: dict[str, Any], host: str, repository: str
+) -> RegistryCredentials | None:
     """Return the credentials of the key that matches most of ``host/repository``."""
     name = f"{host}/{repository}"
     places = {key: normalize_key(key) for key in auths}
@@ -162,14 +243,33 @@ def _from_entry(entry: dict[str, Any]) -> RegistryCredentials | None:
 
 
 async def _ask_helper(
-    helper: str, server: str, env: Mapping[str, str]
+    helper: str, server: str, rejected: Collection[RegistryCredentials], env: Mapping[str, str]
 ) -> RegistryCredentials | None:
     """Run a credential helper (docker-credential-helpers): server on stdin, JSON on stdout.
 
     Returns None if it has no credentials for the server.
     """
-    output = None if "/" in helper else await run_helper(helper, "get", server.encode(), env)
-    return None if output is None else _parse_helper_output(f"docker-credential-{helper}", output)
+    if "/" in helper:
+        return None
+
+    async def ask() -> RegistryCredentials | None:
+        output = await run_helper(helper, "get", server.encode(), env)
+        return None if output is None else _parse_helper_output(helper, output)
+
+    places = (env.get(name, "") for name in ("PATH", "HOME", "DOCKER_CONFIG"))
+    return await _reuse_answer((helper, server, *places), rejected, ask)
+
+
+def find_helper_program(helper: str, env: Mapping[str, str]) -> str:
+    """Return the path of ``docker-credential-NAME``; empty if it is not installed.
+
+    A relative directory on PATH does not count: it would be one of the project.
+    """
+    directories = env.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(filter(os.path.isabs, directories))
+    # With an empty path shutil.which would search that of this process.
+    found = shutil.which(f"docker-credential-{helper}", path=path) if path else None
+    return found or ""
 
 
 async def run_helper(helper: str, action: str, data: bytes, env: Mapping[str, str]) -> bytes | None:
@@ -179,15 +279,20 @@ async def run_helper(helper: str, action: str, data: bytes, env: Mapping[str, st
     it is missing or failed.
     """
     program = f"docker-credential-{helper}"
-    path = shutil.which(program, path=env.get("PATH")) if "/" not in helper else None
-    if path is None:
-        raise CredentialHelperError(f"{program} is not on PATH")
+    path = find_helper_program(helper, env) if "/" not in helper else ""
+    if not path:
+        raise CredentialHelperError(
+            f"{program} is not on PATH",
+            hint="install it, or remove it from credsStore or credHelpers in"
+            f" {find_docker_config(env)}",
+        )
     try:
         with anyio.fail_after(_HELPER_TIMEOUT):
             done = await run([path, action], input=data, env=dict(env))
     except TimeoutError:
         raise CredentialHelperError(
-            f"{program} did not answer within {_HELPER_TIMEOUT:g} seconds"
+            f"{program} did not answer within {_HELPER_TIMEOUT:g} seconds",
+            hint=_repeat_hint(helper),
         ) from None
     except OSError as error:
         raise CredentialHelperError(f"cannot run {program}: {error.strerror}") from error
@@ -196,19 +301,24 @@ async def run_helper(helper: str, action: str, data: bytes, env: Mapping[str, st
         reason = _last_line(done.stdout) or _last_line(done.stderr) or f"exit code {done.code}"
         if _NOT_FOUND in reason:
             return None
-        raise CredentialHelperError(f"{program} failed: {reason}")
+        raise CredentialHelperError(f"{program} failed: {reason}", hint=_repeat_hint(helper))
     return done.stdout
 
 
-def _parse_helper_output(program: str, output: bytes) -> RegistryCredentials | None:
+def _repeat_hint(helper: str) -> str:
+    return f"`echo HOST | docker-credential-{helper} get` must print a login for the registry"
+
+
+def _parse_helper_output(helper: str, output: bytes) -> RegistryCredentials | None:
+    program, hint = f"docker-credential-{helper}", _repeat_hint(helper)
     try:
         value = json.loads(output)
     except ValueError as error:
-        raise CredentialHelperError(f"{program} printed no JSON") from error
+        raise CredentialHelperError(f"{program} printed no JSON", hint=hint) from error
     name = value.get("Username") if isinstance(value, dict) else None
     secret = value.get("Secret") if isinstance(value, dict) else None
     if not isinstance(name, str) or not isinstance(secret, str):
-        raise CredentialHelperError(f"{program} printed no Username and Secret")
+        raise CredentialHelperError(f"{program} printed no Username and Secret", hint=hint)
     if not secret:
         return None
     if name == _TOKEN_USER:
@@ -217,5 +327,8 @@ def _parse_helper_output(program: str, output: bytes) -> RegistryCredentials | N
 
 
 def _last_line(output: bytes) -> str:
+    """Return the last line; empty if it could be an answer, which contains a password."""
     lines = output.decode(errors="replace").strip().splitlines()
-    return escape_unprintable(lines[-1][:_MAX_REASON_LENGTH]) if lines else ""
+    if not lines or ("secret" in lines[-1].lower() and lines[-1].lstrip().startswith("{")):
+        return ""
+    return escape_unprintable(lines[-1][:_MAX_REASON_LENGTH])

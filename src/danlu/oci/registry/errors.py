@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import aiohttp
 import msgspec
 
 from danlu.errors import DanluError, OutsideError, TemporaryError
+from danlu.oci.registry.clouds import explain_unknown_host
 from danlu.util.decoding import decode_json
 from danlu.util.human import format_duration
 from danlu.util.sanitize import escape_unprintable
@@ -18,10 +20,17 @@ from danlu.util.sanitize import escape_unprintable
 _TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_ERROR_BODY = 1 << 16
 _MAX_REASON_LENGTH = 300
+_EXPIRED_LOGIN = re.compile(r"token has expired", re.IGNORECASE)
+#: In the words of Amazon ECR and Artifact Registry.
+_IMMUTABLE_TAG = re.compile(r"immutab", re.IGNORECASE)
 
 
 class RegistryNotFound(OutsideError):
     """The registry does not have it."""
+
+
+class RegistryTagImmutable(OutsideError):
+    """The registry does not let a tag be moved to another image."""
 
 
 class RegistryAccessDenied(OutsideError):
@@ -49,6 +58,17 @@ class _ErrorBody(msgspec.Struct):
     errors: list[_ErrorDetail] = []
 
 
+def is_expired_login(error: DanluError, method: str) -> bool:
+    """Return whether a login may have expired, although the registry did not answer 401.
+
+    Amazon ECR sends 403 ("Your authorization token has expired. Reauthenticate and try again."),
+    and its public registry 400. The answer to a HEAD has no text.
+    """
+    if method == "HEAD":
+        return isinstance(error, RegistryAccessDenied)
+    return _EXPIRED_LOGIN.search(error.message) is not None
+
+
 async def response_error(response: aiohttp.ClientResponse, *, host: str, what: str) -> DanluError:
     """Return the error for an unexpected response to a request for ``what``."""
     reason = await _read_error_message(response)
@@ -62,6 +82,10 @@ async def response_error(response: aiohttp.ClientResponse, *, host: str, what: s
             f"{host} is unavailable for {what}: HTTP {status}{reason}",
             hint=f"try again {wait}",
             retry_after=retry_after,
+        )
+    if status in (400, 403, 409) and _IMMUTABLE_TAG.search(reason):
+        return RegistryTagImmutable(
+            f"{host} does not replace {what}{reason}", hint="push under another tag"
         )
     if status in (401, 403):
         return RegistryAccessDenied(
@@ -115,9 +139,11 @@ def translate_client_errors(host: str) -> Iterator[None]:
             "or SSL_CERT_FILE",
         ) from error
     except aiohttp.ClientConnectorError as error:
+        is_unknown = isinstance(error, aiohttp.ClientConnectorDNSError)
         raise TemporaryError(
             f"cannot reach {host}: {_first_line(error)}",
-            hint="check the name and your network connection; a mirror of it: mirror in"
+            hint=(is_unknown and explain_unknown_host(host))
+            or "check the name and your network connection; a mirror of it: mirror in"
             f' [registries."{host}"] of config.toml',
         ) from error
     except aiohttp.ClientPayloadError as error:

@@ -32,6 +32,8 @@ _MAX_TRANSFERS = 8
 _MAX_COMPRESSORS = 1
 #: Other repositories to try before a blob is sent: each costs a request.
 _MAX_MOUNT_ATTEMPTS = 2
+#: A registry that failed this often, and never mounted a blob, does not do that.
+_MAX_MOUNT_FAILURES = 6
 
 
 class BlobLocations(Protocol):
@@ -113,6 +115,9 @@ class _ImagePush:
         self._locations = locations
         self._report = report or _ignore_status
         self._compressors = anyio.CapacityLimiter(_MAX_COMPRESSORS)
+        #: Attempts to mount a blob, up to the first that succeeded.
+        self._mount_failures = 0
+        self._mounts_work = False
 
     async def push_image(self, image: Image, tags: Sequence[str] = ()) -> Descriptor:
         """Push an image under ``tags``, or only its digest; return its manifest's descriptor."""
@@ -187,8 +192,12 @@ class _ImagePush:
         # Few, because a registry that does not mount the blob starts an upload for each attempt
         # (distribution-spec, "Mounting a blob from another repository").
         for source in others[:_MAX_MOUNT_ATTEMPTS]:
+            if self._mount_failures >= _MAX_MOUNT_FAILURES and not self._mounts_work:
+                break
             if await self._registry.mount_blob(self._repository, digest, source):
+                self._mounts_work = True
                 return True
+            self._mount_failures += 1
         return False
 
     async def _record_repository(self, digest: Digest, diff_id: DiffId) -> None:

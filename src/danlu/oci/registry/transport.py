@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,8 +16,8 @@ from yarl import URL
 
 from danlu.errors import OutsideError, TemporaryError, UsageError
 from danlu.oci.registry.auth import Authorizer
-from danlu.oci.registry.credentials import RegistryCredentials, find_docker_credentials
-from danlu.oci.registry.errors import response_error, translate_client_errors
+from danlu.oci.registry.credentials import CredentialLookup, find_docker_credentials
+from danlu.oci.registry.errors import is_expired_login, response_error, translate_client_errors
 
 #: References to Docker Hub name one host, and another one serves them.
 _SERVER_HOSTS = {"docker.io": "registry-1.docker.io"}
@@ -90,7 +90,7 @@ class RegistryTransport:
         self,
         endpoint: RegistryEndpoint,
         *,
-        lookup: Callable[[str], Awaitable[RegistryCredentials | None]] = find_docker_credentials,
+        lookup: CredentialLookup = find_docker_credentials,
         connections: int = 8,
         read_timeout: float = READ_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
@@ -189,6 +189,9 @@ class RegistryTransport:
                         continue
                     if response.status not in ok:
                         error = await response_error(response, host=self.host, what=what)
+                        is_expired = is_expired_login(error, method)
+                        if is_expired and not last and self._discard_login(response, scope):
+                            continue
                         if response.status in (401, 403):
                             error = self._auth.explain_denial(error)
                         raise error
@@ -199,8 +202,14 @@ class RegistryTransport:
         if not self.is_same_origin(response.url):
             # A host that we were redirected to must not decide where our password is sent.
             return False
-        self._auth.discard_token(scope, response.request_info.headers.get("Authorization", ""))
+        self._discard_login(response, scope)
         return self._auth.accept_challenge(response.headers.getall("WWW-Authenticate", []))
+
+    def _discard_login(self, response: aiohttp.ClientResponse, scope: str) -> bool:
+        """Discard what the request was authorized with; return whether it was."""
+        authorization = response.request_info.headers.get("Authorization", "")
+        self._auth.discard_authorization(scope, authorization)
+        return bool(authorization)
 
     @asynccontextmanager
     async def _send_request(

@@ -54,6 +54,7 @@ UNEXECUTED = {
     "guides/sagemaker": "it has no command blocks: tests/replica_runtime/test_sagemaker.py",
     "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
+    "guides/ui": "its commands run until Ctrl-C: tests/ui",
     "guides/vscode": "it has no command blocks",
 }
 

@@ -57,6 +57,7 @@ COMMANDS = (
     CommandSpec("convert", "Training", "Convert a Kubeflow manifest to a TrainJob, or back."),
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
+    CommandSpec("ui", "Training", "Show jobs, logs and curves in a browser."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("pack", "Serving", "Pack a model into an image with only what it needs."),
     CommandSpec("serve", "Serving", "Serve a packed model over HTTP until it is interrupted."),

@@ -80,13 +80,14 @@ class ReplicaFailure(msgspec.Struct, frozen=True):
 
     ``message`` is the first line of the error with which it ended, and the line of the user's file
     that raised it. ``lost_connection`` is whether the error reports a lost connection, so that
-    another replica may be its cause.
+    another replica may be its cause. ``line`` is where the traceback begins in the log.
     """
 
     replica: ReplicaView
     time: datetime
     message: str = ""
     lost_connection: bool = False
+    line: LogLine | None = None
 
 
 async def explain_first_failure(
@@ -210,7 +211,30 @@ def read_failure(replica: ReplicaView, lines: Sequence[LogLine]) -> ReplicaFailu
         lines[begin].time,
         "" if late else _describe_error(texts[begin:]),
         any(map(is_lost_connection, message)),
+        lines[begin],
     )
+
+
+async def find_failure_line(jobs: JobBackend, view: JobView) -> LogLine | None:
+    """Return the line of the log that explains the job's first failure; None if there is none.
+
+    That is where the traceback of the replica that failed first begins, or else its last line.
+    """
+    first = (await explain_first_failure(jobs, view)).status.first_failure
+    if first is None:
+        return None
+    lines = [
+        line
+        async for line in jobs.logs(view.name, replicas=[first.replica], tail=_MAX_LINES_SEARCHED)
+        if line.attempt == first.attempt
+    ]
+    if not lines:
+        return None
+    ended = ReplicaView(
+        first.replica, "Failed", attempt=first.attempt, finished=first.time or lines[-1].time
+    )
+    failure = read_failure(ended, lines)
+    return failure.line or lines[-1] if failure is not None else lines[-1]
 
 
 def _seconds_between(earlier: LogLine, later: LogLine) -> float:

@@ -17,9 +17,9 @@ from danlu.graph.progress import Event
 from danlu.jobs.report import ProgressBarFilter, decode_line
 from danlu.jobs.types import JobView, LogLine
 from danlu.notebook.build_view import BuildTracker, format_build_event
-from danlu.notebook.charts import MetricHistory
 from danlu.notebook.display_reader import DisplayReader
 from danlu.submission.job_view_model import JobSnapshot, OutputLine, elapsed_seconds
+from danlu.submission.metric_charts import MetricHistory
 from danlu.training.types import ReplicaId
 from danlu.util.sanitize import strip_control_sequences
 

@@ -16,7 +16,6 @@ from zlib import crc32
 
 from danlu.jobs.types import ReplicaView
 from danlu.notebook.build_view import render_build_html, render_build_text
-from danlu.notebook.charts import render_svg
 from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
     JobSnapshot,
@@ -31,6 +30,7 @@ from danlu.submission.job_view_model import (
     time_left,
     visible_replicas,
 )
+from danlu.submission.metric_charts import render_svg
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
 

@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
-from danlu.jobs.report import job_end_time, job_seconds
+from danlu.jobs.report import describe_exit, job_end_time, job_seconds
 from danlu.jobs.types import JobView, ReplicaView
 from danlu.project.build_view_model import BuildRow
 from danlu.training.progress import TrainingProgress
+from danlu.training.types import ConditionType
 from danlu.util.human import format_age, format_duration, format_size
 from danlu.util.sanitize import strip_control_sequences
 
@@ -119,6 +120,26 @@ def job_row(view: JobView, *, now: datetime) -> tuple[str, ...]:
         format_age((now - view.created).total_seconds()) if view.created else "-",
         "-" if seconds is None else format_duration(seconds),
     )
+
+
+def describe_reason(view: JobView) -> str:
+    """Return in one sentence why a job is in its state; empty if it just runs or succeeded."""
+    first = view.status.first_failure
+    if (
+        first is not None
+        and view.finished
+        and not view.status.has_condition(ConditionType.SUCCEEDED)
+    ):
+        exit_reason = describe_exit(first.exit_code, first.reason, first.message)
+        return f"{first.replica} failed first: {exit_reason}"
+    if view.state == "Lost":
+        return view.warnings[-1] if view.warnings else "its supervisor died"
+    waiting = next((replica for replica in view.replicas if replica.waits), None)
+    if waiting is not None and not view.finished:
+        return f"{waiting.id} waits for {waiting.waits}"
+    if view.state in ("Running", "Succeeded", "Pending", "Created"):
+        return ""
+    return view.status.conditions[-1].message if view.status.conditions else ""
 
 
 def list_job_gpus(view: JobView) -> str:

@@ -83,10 +83,15 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
 
 
 class ChromiumBrowser:
-    """Asks and hears answers, one at a time; keeps what pages throw in ``complaints``."""
+    """Asks and hears answers, one at a time; keeps what pages throw in ``complaints``.
+
+    Of pages that :meth:`BrowserPage.observe` is called for it also keeps there what they log as an
+    error, and in ``requested`` the addresses that they load.
+    """
 
     def __init__(self, reading: FileIO, writing: BufferedWriter) -> None:
         self.complaints: list[str] = []
+        self.requested: list[str] = []
         self._reading = reading
         self._writing = writing
         self._buffer = b""
@@ -137,14 +142,21 @@ class ChromiumBrowser:
     def _wait_for_answer(self, number: int, end: float, method: str) -> dict[str, Any]:
         while True:
             message = json.loads(self._read_message(end, method))
-            if message.get("method") == "Runtime.exceptionThrown":
-                self.complaints.append(json.dumps(message["params"]["exceptionDetails"]))
+            self._keep_event(message.get("method", ""), message.get("params", {}))
             if message.get("id") != number:
                 continue
             if "error" in message:
                 raise BrowserError(f"{method}: {message['error']}")
             result: dict[str, Any] = message["result"]
             return result
+
+    def _keep_event(self, method: str, params: dict[str, Any]) -> None:
+        if method == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.complaints.append(json.dumps(params["entry"]))
+        elif method == "Network.requestWillBeSent":
+            self.requested.append(params["request"]["url"])
 
     def _read_message(self, end: float, method: str) -> bytes:
         while b"\0" not in self._buffer:
@@ -170,6 +182,11 @@ class BrowserPage:
         """A method of the protocol, for this page."""
         return self.browser.ask(method, session=self._session, limit=limit, **parameters)
 
+    def observe(self) -> None:
+        """Let the browser keep what this page logs as an error, and what it loads."""
+        self.ask("Log.enable")
+        self.ask("Network.enable")
+
     def evaluate(self, expression: str, *, limit: float = LIMIT) -> Any:
         """The value of JavaScript (of its promise), as JSON."""
         answer = self.ask(
@@ -191,7 +208,12 @@ class BrowserPage:
         end = time.monotonic() + limit
         look = f"const found = {expression}; return found instanceof Node || found"
         while True:
-            value = self.evaluate(f"(() => {{ try {{ {look} }} catch {{}} }})()")
+            try:
+                value = self.evaluate(f"(() => {{ try {{ {look} }} catch {{}} }})()")
+            except BrowserError as error:
+                if "navigated" not in str(error):  # the page is being replaced by another
+                    raise
+                value = None
             if value:
                 return value
             if time.monotonic() > end:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -305,6 +305,24 @@ class LocalJobs:
             if type in types and index.isdigit():
                 replicas.append(ReplicaId(types[type], int(index)))
         return sorted(replicas)
+
+    def log_directory(self, name: str) -> Path:
+        """Return the directory of a job's logs (:mod:`.log_files`)."""
+        return self._find_directory(name).logs
+
+    def list_logged_replicas(self, name: str) -> Sequence[ReplicaId]:
+        """Return the replicas that have a log, including those removed by scaling down."""
+        return self._logged_replicas(self._find_directory(name))
+
+    def read_stamp(self, name: str = "") -> Hashable:
+        """Return a value that differs after a job has changed; without a name, the list of jobs."""
+        try:
+            if not name:
+                return os.stat(self._root).st_mtime_ns
+            job_dir = JobDirectory(self._root / name)
+            return _status_stamp(job_dir), lock_is_held(job_dir.lock)
+        except FileNotFoundError:
+            return None
 
     async def submission(self, name: str) -> Submission:
         """Return what was submitted."""

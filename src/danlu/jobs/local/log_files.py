@@ -93,7 +93,7 @@ class LogWriter:
             return
         data = b"".join((self._lost_record(), *self._waiting))
         try:
-            self._append_data(data)
+            self.append_records(data)
         except OSError as error:
             if not is_disk_failure(error):
                 raise
@@ -124,7 +124,8 @@ class LogWriter:
             self._dropped += 1
             self.lost += 1
 
-    def _append_data(self, data: bytes) -> None:
+    def append_records(self, data: bytes) -> None:
+        """Append whole records; raises :class:`OSError` if they cannot be written."""
         if self._size and self._size + len(data) > self._limit:
             self._rotate_files()
         try:
@@ -257,7 +258,7 @@ _BATCH_BYTES, _MIN_REPLICA_BYTES = 1 << 20, 16 << 10
 #: A reader of only the newest lines that is further behind than the first number of bytes skips to
 #: the second number of bytes before the end.
 _MAX_LAG_BYTES, _CATCH_UP_BYTES = 1 << 20, 128 << 10
-_MAX_RECORD_BYTES = MAX_LINE_BYTES + MAX_HEAD_BYTES + 1
+MAX_RECORD_BYTES = MAX_LINE_BYTES + MAX_HEAD_BYTES + 1
 
 OpenFile = tuple[int, int]
 """The number of the first line in a log file, and an open descriptor."""
@@ -346,7 +347,7 @@ class LogReader:
             self._budget -= len(data)
             *records, self._partial_record = (self._partial_record + data).split(b"\n")
             for record in records:
-                line = _parse_record(record, self._replica)
+                line = parse_record(record, self._replica)
                 if line.number >= self._next_number:
                     self._next_number = line.number + 1
                     lines.append(line)
@@ -362,7 +363,7 @@ class LogReader:
 
     def _open_next(self) -> bool:
         """Open the file that contains the next line, or else the oldest with later lines."""
-        files = _open_log_files(self._path)
+        files = open_log_files(self._path)
         if not files:
             return False
         candidates = [file for file in files if file[0] <= self._next_number]
@@ -380,7 +381,7 @@ class LogReader:
         """Skip to shortly before the end of the log if the reader is too far behind."""
         if self._file < 0 or self._remaining_bytes() <= _MAX_LAG_BYTES:
             return
-        files = _open_log_files(self._path)
+        files = open_log_files(self._path)
         if not files:
             return  # removed meanwhile
         *_, last = [file for file in files if os.fstat(file[1]).st_size > _CATCH_UP_BYTES] or files
@@ -388,7 +389,7 @@ class LogReader:
         size = os.fstat(self._file).st_size
         if size > _CATCH_UP_BYTES:
             start = size - _CATCH_UP_BYTES
-            newline = os.pread(self._file, _MAX_RECORD_BYTES, start).find(b"\n")
+            newline = os.pread(self._file, MAX_RECORD_BYTES, start).find(b"\n")
             os.lseek(self._file, start + newline + 1, os.SEEK_SET)
 
     def _remaining_bytes(self) -> int:
@@ -406,7 +407,7 @@ class LogReader:
         self._file, self._partial_record = -1, b""
 
 
-def _open_log_files(path: Path) -> list[OpenFile]:
+def open_log_files(path: Path) -> list[OpenFile]:
     """Open all non-empty files of a log, oldest first.
 
     Rotation renames files to higher numbers. Going from low to high numbers, a file may be seen
@@ -433,7 +434,7 @@ def _open_log_files(path: Path) -> list[OpenFile]:
 
 def _count_lines(path: Path) -> int:
     """Return how many lines were written so far, including those in deleted files."""
-    files = _open_log_files(path)
+    files = open_log_files(path)
     for _, descriptor in files[:-1]:
         os.close(descriptor)
     if not files:
@@ -450,7 +451,14 @@ def _count_lines(path: Path) -> int:
     return int(last.split(b" ", 1)[0]) + 1
 
 
-def _parse_record(record: bytes, replica: ReplicaId) -> LogLine:
+def format_record(line: LogLine, micros: int) -> bytes:
+    """Return the record of a line that arrived at ``micros``, with its newline."""
+    whole = b"W" if line.whole else b"P"
+    return b"%d %d %d %s %s\n" % (line.number, line.attempt, micros, whole, line.data)
+
+
+def parse_record(record: bytes, replica: ReplicaId) -> LogLine:
+    """Return the line of a record, which has no newline."""
     number, attempt, micros, whole, data = record.split(b" ", 4)
     return LogLine(
         replica,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from danlu.replica_runtime.report import merge_points, thin_points
@@ -11,14 +12,29 @@ from danlu.submission.job_view_model import MetricSeries, format_metric
 from danlu.training.progress import Points, TrainingProgress
 from danlu.util.sanitize import strip_control_sequences
 
-#: How many points to draw: about one per two pixels, keeping the extremes of the rest.
-_MAX_POINTS = 120
-
 _WIDTH, _HEIGHT = 300, 130
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 24, 22
 
 #: Readable on white and on black: an image does not know the notebook's theme.
 _LINE, _TEXT, _AXIS = "#2f81d6", "#767676", "#a0a0a0"
+
+
+#: Eight colours that people with any colour vision tell apart (after Okabe and Ito, 2008), readable
+#: on white and on black; the second four are dashed as well.
+CURVE_STYLES = (
+    *(("#2f81d6", ""), ("#c75000", ""), ("#00845f", ""), ("#b65a92", "")),
+    *(("#b8860b", "6 3"), ("#3a9bc9", "6 3"), ("#8a5fd0", "6 3"), ("#767676", "6 3")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line of a chart: pairs of seconds and value, in the order of time."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    color: str
+    dashes: str = ""
 
 
 class MetricHistory:
@@ -60,14 +76,39 @@ class MetricHistory:
 
 def render_svg(series: MetricSeries) -> str:
     """Draw a metric as an SVG image, with its range and the time on the axes."""
-    points = thin_points(series.points, _MAX_POINTS)
-    name = escape(_truncate_name(strip_control_sequences(series.name)))
+    curve = Curve("", series.points, _LINE)
+    title = f"{series.name} {format_metric(series.last)}"
+    return render_curves([curve], title, shortened=series.name)
+
+
+def render_curves(
+    curves: Sequence[Curve],
+    title: str,
+    *,
+    shortened: str = "",
+    width: int = _WIDTH,
+    height: int = _HEIGHT,
+) -> str:
+    """Draw curves over the same axes, thinned so that no extreme is lost.
+
+    ``shortened`` is the part of the title that is truncated if it is long.
+    """
+    area = _PlotArea(width - _RIGHT, height - _BOTTOM)
+    thinned = [(curve, thin_points(curve.points, width * 2 // 5)) for curve in curves]
+    title = strip_control_sequences(title)
+    if shortened:
+        name = strip_control_sequences(shortened)
+        title = title.replace(name, _truncate_name(name), 1)
+    points = [point for _, thin in thinned for point in thin]
+    bounds = _PlotBounds.of(points) if points else None
+    lines = [_draw_line(thin, curve, bounds, area) for curve, thin in thinned if bounds and thin]
+    color = curves[0].color if len(curves) == 1 else _TEXT
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{_HEIGHT}'"
-        f" viewBox='0 0 {_WIDTH} {_HEIGHT}' font-family='sans-serif' font-size='11'>",
-        _draw_label(_LEFT, 14, f"{name} {format_metric(series.last)}", color=_LINE, weight="bold"),
-        *_draw_axes(points),
-        _draw_line(points),
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'"
+        f" viewBox='0 0 {width} {height}' font-family='sans-serif' font-size='11'>",
+        _draw_label(_LEFT, 14, escape(title), color=color, weight="bold"),
+        *_draw_axes(bounds, area),
+        *lines,
         "</svg>",
     ]
     return "".join(parts)
@@ -77,43 +118,63 @@ def _truncate_name(name: str) -> str:
     return name if len(name) <= 30 else f"{name[:29]}…"
 
 
-def _draw_axes(points: Sequence[tuple[float, float]]) -> list[str]:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+@dataclass(frozen=True, slots=True)
+class _PlotArea:
+    right: int
+    bottom: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PlotBounds:
+    begin: float
+    end: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[float, float]]) -> _PlotBounds:
+        times = [at for at, _ in points]
+        return cls(min(times), max(times), *_value_range([value for _, value in points]))
+
+
+def _draw_axes(bounds: _PlotBounds | None, area: _PlotArea) -> list[str]:
+    bottom, right = area.bottom, area.right
     parts = [
         f"<path d='M{_LEFT} {_TOP}V{bottom}H{right}' fill='none' stroke='{_AXIS}'/>",
     ]
-    if not points:
+    if bounds is None:
         return parts
-    low, high = _value_range([value for _, value in points])
-    begin, end = points[0][0], points[-1][0]
     parts += [
-        _draw_label(_LEFT - 4, _TOP + 8, format_metric(high), anchor="end"),
-        _draw_label(_LEFT - 4, bottom, format_metric(low), anchor="end"),
-        _draw_label(_LEFT, bottom + 14, _format_time(begin)),
-        _draw_label(right, bottom + 14, _format_time(end), anchor="end"),
+        _draw_label(_LEFT - 4, _TOP + 8, format_metric(bounds.high), anchor="end"),
+        _draw_label(_LEFT - 4, bottom, format_metric(bounds.low), anchor="end"),
+        _draw_label(_LEFT, bottom + 14, _format_time(bounds.begin)),
+        _draw_label(right, bottom + 14, _format_time(bounds.end), anchor="end"),
         _draw_label((_LEFT + right) // 2, bottom + 14, "time", anchor="middle"),
     ]
     return parts
 
 
-def _draw_line(points: Sequence[tuple[float, float]]) -> str:
-    if not points:
-        return ""
-    low, high = _value_range([value for _, value in points])
-    begin, end = points[0][0], points[-1][0]
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+def _draw_line(
+    points: Sequence[tuple[float, float]], curve: Curve, bounds: _PlotBounds, area: _PlotArea
+) -> str:
+    begin, end = bounds.begin, bounds.end
+    width, height = area.right - _LEFT, area.bottom - _TOP
     coordinates = [
         (
             _LEFT + width * ((at - begin) / (end - begin) if end > begin else 1.0),
-            _TOP + height * (1 - _relative_position(value, low, high)),
+            _TOP + height * (1 - _relative_position(value, bounds.low, bounds.high)),
         )
         for at, value in points
     ]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in coordinates)
     x, y = coordinates[-1]
+    dashes = f" stroke-dasharray='{curve.dashes}'" if curve.dashes else ""
+    name = escape(strip_control_sequences(curve.label))
+    end_tag = f"><title>{name}</title></polyline>" if name else "/>"
     return (
-        f"<polyline points='{line}' fill='none' stroke='{_LINE}' stroke-width='1.5'/>"
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{_LINE}'/>"
+        f"<polyline points='{line}' fill='none' stroke='{curve.color}' stroke-width='1.5'{dashes}"
+        f"{end_tag}"
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{curve.color}'/>"
     )
 
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from danlu.notebook.charts import MetricHistory, render_svg
 from danlu.submission.job_view_model import MetricSeries
+from danlu.submission.metric_charts import MetricHistory, render_svg
 from danlu.training.progress import TrainingProgress
 
 _SVG = "{http://www.w3.org/2000/svg}"

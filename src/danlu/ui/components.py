@@ -1,0 +1,93 @@
+"""Markup that several pages use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from urllib.parse import quote, urlencode
+
+from danlu.submission.job_view_model import format_metric, state_style, time_left
+from danlu.training.progress import TrainingProgress
+from danlu.ui.html import Html, element, join_html
+from danlu.ui.job_catalog import JobRow
+from danlu.util.human import format_duration
+
+_UNKNOWN = "–"
+
+
+def render_state(state: str) -> Html:
+    """Return a state in its colour, which is never the only difference."""
+    return element("span", state, class_=f"state {state_style(state)}")
+
+
+def render_job_link(name: str) -> Html:
+    """Return a link to the page of a job."""
+    return element("a", name, href=job_path(name))
+
+
+def job_path(name: str) -> str:
+    """Return the path of the page of a job."""
+    return f"/jobs/{quote(name, safe='@')}"
+
+
+def make_url(path: str, query: Mapping[str, str]) -> str:
+    """Return a path with the parameters that are not empty."""
+    text = urlencode({key: value for key, value in query.items() if value})
+    return f"{path}?{text}" if text else path
+
+
+def render_action(
+    action: str, name: str, title: str, *, confirm: str = "", leave: str = ""
+) -> Html:
+    """Return a button that runs an action; ``leave`` is the path to go to after it succeeded."""
+    return element(
+        "button",
+        title,
+        type="button",
+        data_action=f"/-/jobs/{quote(name, safe='@')}/{action}",
+        data_confirm=confirm or None,
+        data_leave=leave or None,
+    )
+
+
+def render_progress(progress: TrainingProgress | None, *, is_finished: bool) -> Html:
+    """Return a bar with its percentage, and the time left."""
+    if progress is None or progress.percentage is None:
+        return element("span", _UNKNOWN, class_="dim")
+    left = "" if is_finished else time_left(progress)
+    value = progress.percentage
+    bar = element("progress", f"{value} %", value=value, max=100, aria_label=f"{value} %")
+    return element("span", bar, f" {value} % ", element("span", left, class_="dim"))
+
+
+def render_metric(progress: TrainingProgress | None) -> Html:
+    """Return the first metric's last value."""
+    for name, value in (progress.metrics if progress is not None else {}).items():
+        return element("span", element("span", name, class_="dim"), f" {format_metric(value)}")
+    return element("span", _UNKNOWN, class_="dim")
+
+
+def render_age(time: datetime | None, now: datetime) -> Html:
+    """Return how long ago a time was."""
+    if time is None:
+        return element("span", _UNKNOWN, class_="dim")
+    text = format_duration(max(0.0, (now - time).total_seconds())).split(" ")
+    stamp = time.isoformat(timespec="seconds")
+    return element("time", " ".join(text[:2]), datetime=stamp, title=stamp)
+
+
+def render_job_actions(row: JobRow) -> Html:
+    """Return the buttons for what can be done to a job now."""
+    name = row.name
+    if row.is_finished:
+        remove = f"Remove {name} and its logs?"
+        return render_action("remove", name, "Remove", confirm=remove, leave="/")
+    suspended = row.state in ("Suspended", "Suspending")
+    return join_html(
+        (
+            render_action("resume", name, "Resume")
+            if suspended
+            else render_action("suspend", name, "Suspend"),
+            render_action("stop", name, "Stop", confirm=f"Stop {name}?"),
+        )
+    )

@@ -1,0 +1,14 @@
+"""The pages, in the order of the menu. Adding one is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from danlu.ui.pages.job import JobPage
+from danlu.ui.pages.jobs import JobsPage
+from danlu.ui.types import Page
+
+PAGES: Sequence[Page] = (
+    JobsPage(),
+    JobPage(),
+)

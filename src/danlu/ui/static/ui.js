@@ -1,0 +1,154 @@
+// Keeps the parts of a page current, runs actions, and filters; log.js shows logs.
+import { openLogPane } from "./log.js";
+
+const $ = (selector, from = document) => from.querySelector(selector);
+const badge = $("#connection");
+const message = $("#message");
+
+// -- live parts ---------------------------------------------------------------------------------
+
+let live;
+
+function connect() {
+    live?.close();
+    live = new EventSource(`/-/live${location.pathname}${location.search}`);
+    live.onopen = () => showConnection("live");
+    live.onerror = () => showConnection("reconnecting");
+    live.addEventListener("parts", event => {
+        for (const [id, html] of Object.entries(JSON.parse(event.data))) patchPart(id, html);
+    });
+    live.addEventListener("failure", event => {
+        live.close();
+        showConnection("ended");
+        showMessage(JSON.parse(event.data).message);
+    });
+}
+
+function showConnection(state) {
+    badge.textContent = state;
+    badge.dataset.state = state;
+}
+
+function patchPart(id, html) {
+    const part = document.getElementById(id);
+    if (!part) return;
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    patchChildren(part, template.content);
+}
+
+// Changes only what differs, so that focus, selection and scroll positions stay.
+function patchChildren(from, to) {
+    const keyed = new Map();
+    for (const child of from.children) if (child.dataset.key) keyed.set(child.dataset.key, child);
+    let at = from.firstChild;
+    for (const wanted of [...to.childNodes]) {
+        const key = wanted.dataset?.key;
+        const known = key ? keyed.get(key) : at;
+        if (known && known.nodeName === wanted.nodeName && known.dataset?.key === key) {
+            if (known === at) at = at.nextSibling;
+            else from.insertBefore(known, at);
+            patchNode(known, wanted);
+        } else {
+            from.insertBefore(wanted, at);
+        }
+    }
+    while (at) {
+        const next = at.nextSibling;
+        at.remove();
+        at = next;
+    }
+}
+
+function patchNode(known, wanted) {
+    if (known.nodeType !== Node.ELEMENT_NODE) {
+        if (known.nodeValue !== wanted.nodeValue) known.nodeValue = wanted.nodeValue;
+        return;
+    }
+    // What the user is typing, and what log.js fills.
+    if (known.dataset.log || (known.dataset.filter && known.contains(document.activeElement))) return;
+    for (const { name } of [...known.attributes]) {
+        if (!wanted.hasAttribute(name) && name !== "open") known.removeAttribute(name);
+    }
+    for (const { name, value } of wanted.attributes) {
+        if (known.getAttribute(name) !== value) known.setAttribute(name, value);
+    }
+    patchChildren(known, wanted);
+}
+
+// -- actions and filters ------------------------------------------------------------------------
+
+function showMessage(text) {
+    message.textContent = text;
+    message.hidden = !text;
+}
+
+function askUser(question) {
+    const dialog = document.createElement("dialog");
+    dialog.innerHTML = '<form method="dialog"><p></p><button value="yes">Yes</button> <button value="" autofocus>No</button></form>';
+    $("p", dialog).textContent = question;
+    document.body.append(dialog);
+    return new Promise(resolve => {
+        dialog.onclose = () => {
+            dialog.remove();
+            resolve(dialog.returnValue === "yes");
+        };
+        dialog.showModal();
+    });
+}
+
+async function runAction(button) {
+    const { action, confirm, leave } = button.dataset;
+    if (confirm && !(await askUser(confirm))) return;
+    button.disabled = true;
+    showMessage("…");
+    try {
+        const response = await fetch(action, { method: "POST" });
+        const answer = await response.json();
+        showMessage([answer.message, answer.hint].filter(Boolean).join("; "));
+        if (response.ok && leave && location.pathname !== leave) location.assign(leave);
+    } catch {
+        showMessage("danlu ui cannot be reached");
+    }
+    button.disabled = false;
+}
+
+document.addEventListener("click", event => {
+    const button = event.target.closest("[data-action]");
+    if (button) runAction(button);
+    const copied = event.target.closest("[data-copy]");
+    if (copied) navigator.clipboard.writeText(copied.dataset.copy).then(() => showMessage("copied"));
+});
+
+function applyFilters(form) {
+    const query = new URLSearchParams();
+    for (const [name, value] of new FormData(form)) if (value) query.set(name, value);
+    history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
+    connect();
+}
+
+for (const kind of ["input", "submit"]) {
+    document.addEventListener(kind, event => {
+        const form = event.target.closest("[data-filter]");
+        if (!form) return;
+        event.preventDefault();
+        applyFilters(form);
+    });
+}
+
+document.addEventListener("keydown", event => {
+    if (event.key !== "/" || event.target.closest("input, select, textarea")) return;
+    const field = $("input[type=search]");
+    if (field) {
+        event.preventDefault();
+        field.focus();
+    }
+});
+
+// The token of an address that was opened again is of no more use.
+if (location.hash.startsWith("#token=")) history.replaceState(null, "", location.pathname + location.search);
+for (const section of document.querySelectorAll("[data-log]")) openLogPane(section, showMessage);
+connect();
+// A page that is left keeps none of the server's few connections (six per browser and host).
+addEventListener("pagehide", () => live?.close());
+addEventListener("pageshow", event => event.persisted && connect());

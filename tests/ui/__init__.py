@@ -1,0 +1,1 @@
+"""Tests of the pages of `danlu ui`, their server and their safety."""

@@ -1,0 +1,166 @@
+"""The pages of jobs: the table, one job, its logs and actions, live."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from tests.jobs.local.support import runs, spec, submission, wait_for_view
+from tests.ui.site import SiteClient, make_site, read_lines, serve
+
+pytestmark = pytest.mark.anyio
+
+_WAIT = "read line < gate; "
+
+
+async def submit(jobs: LocalJobs, work: Path, script: str, name: str = "job", **more: Any) -> None:
+    await jobs.submit(submission(work, spec(script, **more), name=name))
+
+
+async def finish(jobs: LocalJobs, work: Path, script: str, name: str = "job", **more: Any) -> None:
+    await submit(jobs, work, script, name, **more)
+    await jobs.result(name)
+
+
+async def wait_for_part(client: SiteClient, path: str, part: str, text: str) -> str:
+    """Wait until a part of an open page contains ``text``."""
+    async with aclosing(client.events(f"/-/live{path}")) as events:
+        async for event in events:
+            html = event.data.get(part, "")
+            if event.name == "parts" and text in html:
+                return str(html)
+    raise AssertionError("the stream has ended")
+
+
+async def test_new_job_appears_on_an_open_page(home: Path, jobs: LocalJobs, work: Path) -> None:
+    async with (
+        serve(make_site(home, jobs)) as client,
+        aclosing(client.events("/-/live/")) as events,
+    ):
+        first = await anext(events)
+        assert "danlu train starts one" in first.data["table"]
+        await submit(jobs, work, "sleep 600", replicas=2)
+        async for event in events:
+            if "Running" in event.data.get("table", ""):
+                break
+        assert ">job</a>" in event.data["table"]
+        assert "0/2" in event.data["table"]
+        await jobs.stop("job", grace=0)
+
+
+async def test_filters_are_those_of_the_address(home: Path, jobs: LocalJobs, work: Path) -> None:
+    await finish(jobs, work, "true", "good")
+    await finish(jobs, work, "exit 3", "bad")
+    async with serve(make_site(home, jobs)) as client:
+        _, text = await client.ask("/")
+        assert text.index("/jobs/bad") < text.index("/jobs/good")
+        assert "worker-0 failed first: exit code 3" in text
+        for query, name in (("state=Failed", "bad"), ("q=OO", "good")):
+            _, text = await client.ask(f"/?{query}")
+            assert f"/jobs/{name}" in text
+            assert text.count("data-key") == 1
+        _, text = await client.ask("/?framework=mpi")
+        assert "No job matches" in text
+
+
+async def test_job_that_does_not_exist_is_named(home: Path, jobs: LocalJobs) -> None:
+    async with serve(make_site(home, jobs)) as client:
+        status, text = await client.ask("/jobs/none")
+        assert status == 404
+        assert "job &#x27;none&#x27; not found" in text or "job 'none' not found" in text
+
+
+async def test_actions_do_what_the_commands_do(home: Path, jobs: LocalJobs, work: Path) -> None:
+    await submit(jobs, work, "sleep 600")
+    await wait_for_view(jobs, runs(1))
+
+    async with serve(make_site(home, jobs)) as client:
+
+        async def act(action: str) -> tuple[int, str]:
+            status, text = await client.ask(f"/-/jobs/job/{action}", method="POST")
+            return status, json.loads(text)["message"]
+
+        assert await act("suspend") == (200, "suspended job")
+        await wait_for_part(client, "/jobs/job", "head", "Resume")
+        assert await act("resume") == (200, "resumed job")
+        await wait_for_view(jobs, runs(1))
+        assert await act("remove") == (409, "job job is still running")
+        assert await act("explode") == (409, "unknown action explode")
+        status, message = await act("stop")
+        assert status == 200
+        assert message.startswith("stopped job")
+        assert (await jobs.view("job")).finished
+        assert await act("remove") == (200, "removed job")
+        assert await jobs.names() == []
+
+
+async def test_stream_has_each_line_once_across_restarts_of_the_server(
+    home: Path, jobs: LocalJobs, work: Path
+) -> None:
+    script = (
+        'i=0; while [ $i -lt 300 ]; do echo "line $i of $RANK"; i=$((i+1));'
+        " [ $((i % 50)) = 0 ] && sleep 0.05; done; true"
+    )
+    await submit(jobs, work, script, replicas=2)
+    seen: list[list[Any]] = []
+    last, port = "", 0
+    for _ in range(3):
+        async with (
+            serve(make_site(home, jobs), port=port) as client,
+            aclosing(client.events("/-/logs/job/stream", last=last)) as events,
+        ):
+            port = client.port
+            event = await anext(events)
+            if event.name == "lines":
+                assert event.data["first"] == len(seen)
+                seen += event.data["lines"]
+                last = event.id
+    async with serve(make_site(home, jobs), port=port) as client:
+        seen += await read_lines(client, "job", last=last)
+    for index in range(2):
+        written = [line.data async for line in jobs.logs("job") if line.replica.index == index]
+        shown = [text for source, _, _, text in seen if source == f"worker-{index}"]
+        assert "\n".join(shown).encode() == b"\n".join(written)
+        assert len(shown) == 300
+
+
+async def test_window_search_and_first_failure_use_the_same_indexes(
+    home: Path, jobs: LocalJobs, work: Path
+) -> None:
+    failing = "Traceback (most recent call last):\\nValueError: no data"
+    await finish(jobs, work, f"seq 1 3000; printf '{failing}\\n'; exit 1")
+    async with serve(make_site(home, jobs)) as client:
+
+        async def ask(path: str) -> Any:
+            return json.loads((await client.ask(f"/-/logs/job/{path}"))[1])
+
+        window = await ask("lines?first=1500&count=3")
+        assert [line[3] for line in window["lines"]] == ["1501", "1502", "1503"]
+        assert (window["first"], window["begin"], window["end"]) == (1500, 0, 3002)
+        assert (await ask("find?text=2999&first=0"))["index"] == 2998
+        # Searching goes on at the top.
+        assert (await ask("find?text=2999&first=2999"))["index"] == 2998
+        assert (await ask("find?text=nothing"))["index"] is None
+        assert (await ask("failure"))["index"] == 3000
+        assert (await client.ask("/-/logs/job/lines?first=x"))[0] == 400
+        assert (await client.ask("/-/logs/none/lines"))[0] == 409
+
+
+async def test_markup_and_escape_sequences_of_a_job_are_harmless(
+    home: Path, jobs: LocalJobs, work: Path
+) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    script = f"printf '%s\\033[31mred\\033]0;title\\007\\n' '{hostile}'; head -c 100000 /dev/zero"
+    await finish(jobs, work, f"{script} | tr '\\0' x; echo; exit 1")
+    async with serve(make_site(home, jobs)) as client:
+        lines = await read_lines(client, "job")
+        assert lines[0][3] == f"{hostile}red"
+        assert max(len(line[3]) for line in lines) <= 2000
+        _, text = await client.ask("/jobs/job")
+        assert "<img" not in text
+        assert "\x1b" not in text

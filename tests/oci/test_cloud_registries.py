@@ -410,9 +410,8 @@ async def test_login_that_cannot_be_renewed_is_one_message(
 ) -> None:
     clouds.passwords, clouds.expire_before = {"first"}, ["PUT"]
     write_helper(home / "bin", "ecr-login", """echo '{"Username":"AWS","Secret":"first"}'""")
-    with pytest.raises(
-        RegistryAccessDenied, match="Your authorization token has expired"
-    ) as caught:
+    # The answer to a HEAD, which may be the first, does not say that.
+    with pytest.raises(RegistryAccessDenied, match="denied access") as caught:
         await send(f"{ECR}/team/digits:1", source, tmp_path)
     assert "aws sso login" in caught.value.hint
     assert len([request for request in clouds.log if request.status == 403]) <= 2 * 9

@@ -7,11 +7,12 @@ import io
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Collection
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from yarl import URL
 
@@ -23,7 +24,7 @@ from danlu.oci.registry import (
     RegistryEndpoint,
     find_docker_credentials,
 )
-from danlu.oci.registry.auth import parse_challenges
+from danlu.oci.registry.auth import Authorizer, parse_challenges
 from danlu.oci.registry.credentials import CredentialHelperError
 from danlu.oci.registry.transfer import BlobUpload
 from danlu.oci.registry.transport import RegistryTransport
@@ -737,6 +738,33 @@ async def test_denied_access_reports_the_failed_credential_helper(
         with pytest.raises(OutsideError, match="denied access") as caught:
             await registry.push_blob("r", sha256(b"new"), b"new")
     assert caught.value.details == ("docker-credential-x failed: the session expired",)
+
+
+async def test_password_is_renewed_once_for_all_requests() -> None:
+    asked: list[Collection[RegistryCredentials]] = []
+    now = 0.0
+
+    async def lookup(_: str, rejected: Collection[RegistryCredentials]) -> RegistryCredentials:
+        asked.append(rejected)
+        return RegistryCredentials("me", f"p{len(asked)}")
+
+    async with aiohttp.ClientSession() as session:
+        authorizer = Authorizer(session, "h", lookup, clock=lambda: now)
+        authorizer.accept_challenge(['Basic realm="h"'])
+        for number in range(1, 20):
+            header = await authorizer.authorization_header("")
+            assert header == RegistryCredentials("me", f"p{number}").basic_authorization
+            now += 3600
+            for _ in range(8):
+                authorizer.discard_authorization("", header)
+        assert len(asked) == 19
+        # One that rejects everything does not keep a helper busy.
+        header = await authorizer.authorization_header("")
+        for _ in range(100):
+            assert header is not None
+            authorizer.discard_authorization("", header)
+            header = await authorizer.authorization_header("")
+        assert len(asked) == 20
 
 
 async def test_rejected_token_is_replaced_once_for_all_requests(fake: FakeRegistry) -> None:

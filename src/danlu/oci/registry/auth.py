@@ -141,9 +141,13 @@ class Authorizer:
             return f"Bearer {token}"
 
     def _reject_credentials(self, credentials: RegistryCredentials) -> None:
-        self._rejected.append(credentials)
-        # A helper whose logins do not help must not be asked for each request.
         is_recent = self._clock() < self._looked_up_at + _LOOKUP_SECONDS
+        if credentials not in self._rejected:
+            self._rejected.append(credentials)
+        elif is_recent:
+            # By another request at the same time; or there are no others.
+            return
+        # A helper whose logins do not help must not be asked for each request.
         self._lookup_done = is_recent and len(self._rejected) > _MAX_REJECTED
 
     async def _find_credentials(self) -> RegistryCredentials | None:

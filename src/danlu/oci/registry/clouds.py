@@ -91,7 +91,8 @@ def explain_cloud_denial(host: str, *, has_login: bool) -> str:
         "azure": "the role AcrPull to pull, AcrPush to push",
         "ecr-public": "AmazonElasticContainerRegistryPublicPowerUser to push",
         "ecr": "AmazonEC2ContainerRegistryPullOnly to pull, AmazonEC2ContainerRegistryPowerUser"
-        " to push, and a policy of the repository if it belongs to another account",
+        " to push, and a policy of the repository if it belongs to another account; or log in again"
+        " if the login expired (`aws sso login`)",
     }
     return f"check the name, and the rights of your account: {rights[cloud.kind]}"
 

@@ -51,7 +51,7 @@ UNEXECUTED = {
     "guides/python-versions": "it has no command blocks",
     "guides/registries-of-clouds": "it needs accounts of clouds: tests/cli/test_cloud_login.py",
     "guides/rootless": "it has no command blocks",
-    "guides/sagemaker": "it has no command blocks: tests/replica_runtime/test_sagemaker.py",
+    "guides/sagemaker": "it needs an account of AWS: tests/cli/test_train_sagemaker.py",
     "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
     "guides/ui": "its commands run until Ctrl-C: tests/ui",

@@ -218,7 +218,7 @@ def test_target_overrides_context_and_namespace_of_the_configuration(
     on: str, cluster: ClusterAddress | None, settings: Settings
 ) -> None:
     own = Configuration(kubernetes=KubernetesConfig(context="own", namespace="team"))
-    assert find_target(on, msgspec.structs.replace(settings, config=own))[1] == cluster
+    assert find_target(on, msgspec.structs.replace(settings, config=own)).cluster == cluster
 
 
 def test_unknown_target_is_an_error() -> None:

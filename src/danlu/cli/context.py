@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from danlu.cli.groups import group
 from danlu.cli.options import ContextParam, format_option, verbosity_options
@@ -13,6 +14,7 @@ from danlu.cli.session import current_session
 from danlu.engine.contexts import (
     CONTAINER_SCHEME,
     Context,
+    SageMakerAccount,
     create_context,
     describe_context,
     find_current_context,
@@ -49,7 +51,7 @@ current directory. `--on` selects a context for one command.""",
     "--engine",
     required=True,
     metavar="ENGINE",
-    help="ssh://HOST, kubernetes:CONTEXT/NAMESPACE or docker-container://NAME.",
+    help="ssh://HOST, kubernetes:CONTEXT/NAMESPACE, sagemaker:REGION, docker-container://NAME.",
 )
 @click.option(
     "--image", default="", metavar="IMAGE", help="Image of a docker-container; default: Debian."
@@ -62,19 +64,38 @@ current directory. `--on` selects a context for one command.""",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     help="Share a directory with a docker-container; default: your home.",
 )
+@click.option("--role", default="", metavar="ARN", help="Role of SageMaker's training jobs.")
+@click.option("--bucket", default="", metavar="NAME", help="S3 bucket for their code and models.")
+@click.option(
+    "--registry", default="", metavar="REF", help="Their images; default: the account's ECR."
+)
+@click.option(
+    "--instance-type", default="", metavar="TYPE", help="Their hosts; default: what a job requests."
+)
 @verbosity_options
-def create(name: str, engine: str, image: str, mounts: tuple[str, ...]) -> None:
+def create(
+    name: str,
+    engine: str,
+    image: str,
+    mounts: tuple[str, ...],
+    role: str,
+    bucket: str,
+    registry: str,
+    instance_type: str,
+) -> None:
     """Add a context.
 
     The machine of ssh:// needs sshd, Python 3.11 or later, and what danlu needs to run containers;
     danlu copies itself there. CONTEXT is one of the kubeconfig. docker-container:// is a container
     that danlu creates, with the capabilities that mounting and starting containers needs; it is
-    meant for macOS.
+    meant for macOS. In sagemaker:REGION only training jobs run.
     """
     run = current_session()
     if engine.startswith(CONTAINER_SCHEME) and not mounts:
         mounts = (str(Path.home().resolve()),)
-    context = Context(engine, image, mounts)
+    account = SageMakerAccount(role, bucket, registry, instance_type)
+    given = any(msgspec.structs.astuple(account))
+    context = Context(engine, image, mounts, account if given else None)
     if context.is_remote:
         check_new_context(name, run.paths)
     create_context(name, context, run.paths)

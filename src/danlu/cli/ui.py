@@ -120,5 +120,5 @@ async def _serve_pages(
 def make_site(run: Session) -> Site:
     """Return what the pages read, for the context of the command."""
     backend = select_backend(run.on, run.settings)
-    where = find_target(run.on, run.settings)[0]
+    where = find_target(run.on, run.settings).name
     return Site(run.settings, where, backend, JobCatalog(backend), LogSources(backend))

@@ -35,6 +35,10 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 CONTAINER_SCHEME = "docker-container://"
 _CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_REGION = re.compile("[a-z]{2,}(-[a-z]+)+-[0-9]+")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+_BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 #: The name that earlier versions gave to this machine; it is in files that they wrote.
 _FORMER_LOCAL_CONTEXT = "default"
 
@@ -46,17 +50,43 @@ class ClusterAddress(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
+class SageMakerAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What training jobs of an account use.
+
+    Attributes:
+        role: The ARN of the role that jobs have; jobs are of its account.
+        bucket: The S3 bucket for code, models and checkpoints.
+        registry: Where images are pushed; empty is the account's Amazon ECR.
+        instance_type: The type of hosts, unless a job requests more than it has.
+    """
+
+    role: str
+    bucket: str
+    registry: str = ""
+    instance_type: str = ""
+
+    def find_registry(self, region: str) -> str:
+        """Return the registry that images are pushed to, for jobs in ``region``."""
+        if self.registry:
+            return self.registry.rstrip("/")
+        _, partition, _, _, account, _ = self.role.split(":", 5)
+        domain = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
+        return f"{account}.dkr.ecr.{region}.{domain}"
+
+
 class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A place where commands run.
 
     ``engine`` is the name of an engine of this machine, ``kubernetes[:CONTEXT[/NAMESPACE]]``,
-    ``ssh://[USER@]HOST[:PORT]``, or ``docker-container://NAME``. ``image`` and ``mounts`` are the
-    container's: its image and the directories that it shares with this machine.
+    ``sagemaker:REGION``, ``ssh://[USER@]HOST[:PORT]``, or ``docker-container://NAME``. ``image``
+    and ``mounts`` are the container's: its image and the directories that it shares with this
+    machine. ``account`` is that of training jobs.
     """
 
     engine: str
     image: str = ""
     mounts: tuple[str, ...] = ()
+    account: SageMakerAccount | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -72,6 +102,11 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cluster(self) -> ClusterAddress | None:
         """The cluster that runs environments and jobs, if one does."""
         return parse_cluster(self.engine) if _is_cluster(self.engine_name) else None
+
+    @property
+    def region(self) -> str:
+        """The region of an account's jobs."""
+        return "" if self.account is None else self.engine.partition(":")[2]
 
     @property
     def container(self) -> str:
@@ -243,6 +278,12 @@ def describe_context(
             "namespace": cluster.namespace,
             "registry": cluster.registry,
         }
+    if context.account is not None:
+        fields |= msgspec.structs.asdict(context.account)
+        fields |= {
+            "region": context.region,
+            "registry": context.account.find_registry(context.region),
+        }
     if context.is_container:
         fields |= {"image": context.image, "mounts": context.mounts}
     return fields
@@ -332,8 +373,37 @@ def _check_context(context: Context) -> None:
         return
     if context.image or context.mounts:
         raise UsageError(f"--image and --mount need an engine {CONTAINER_SCHEME}NAME")
-    if context.cluster is None and not is_engine(context.engine):
+    name = context.engine_name
+    if is_engine(name) and find_engine(name).features.is_account:
+        _check_account(context)
+    elif context.account is not None:
+        raise UsageError(
+            "--role, --bucket, --registry and --instance-type need --engine sagemaker:REGION"
+        )
+    elif context.cluster is None and not is_engine(context.engine):
         parse_ssh_url(context.engine)
+
+
+def _check_account(context: Context) -> None:
+    account = context.account
+    if account is None:
+        raise UsageError(
+            f"{context.engine} needs the role and the bucket of training jobs",
+            hint="--role arn:aws:iam::ACCOUNT:role/NAME --bucket NAME",
+        )
+    fields = {
+        "region": (context.region, _REGION, f"--engine {context.engine_name}:us-east-1"),
+        "role": (account.role, _ROLE, "--role arn:aws:iam::123456789012:role/NAME"),
+        "bucket": (account.bucket, _BUCKET, "--bucket NAME, without s3://"),
+        "instance type": (
+            account.instance_type or "ml.m5.large",
+            _INSTANCE_TYPE,
+            "--instance-type ml.g5.xlarge",
+        ),
+    }
+    for name, (value, pattern, hint) in fields.items():
+        if not pattern.fullmatch(value):
+            raise UsageError(f"invalid {name} {value!r}", hint=hint)
 
 
 def _write_contexts(file: ContextFile, paths: Paths) -> None:

@@ -34,6 +34,8 @@ class EngineFeatures:
         runs_programs: Whether a program runs in an image without an environment.
         is_cluster: Whether it is a cluster of Kubernetes, of which there are several: contexts name
             one, and jobs run there as well.
+        is_account: Whether it is a service for training jobs in an account that contexts name; no
+            environments run there.
     """
 
     networks: tuple[NetworkName, ...] = ("host",)
@@ -44,6 +46,7 @@ class EngineFeatures:
     runs_jobs: bool = False
     runs_programs: bool = False
     is_cluster: bool = False
+    is_account: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,8 @@ class Engine:
     name: str
     features = EngineFeatures()
     program: EngineProgram | None = None
+    job_service: str = ""
+    """The module with the :class:`danlu.jobs.services.JobService` that runs its jobs elsewhere."""
 
     def load_commands(self) -> EngineCommands:
         """Return what commands do for it."""

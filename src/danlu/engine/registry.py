@@ -26,6 +26,9 @@ _BUILT_IN_ENGINES = {
 }
 BUILT_IN_NAMES = tuple(_BUILT_IN_ENGINES)
 
+# Those that only exist in contexts that the user creates, because they need an account.
+_ACCOUNT_ENGINES = {"sagemaker": ("danlu.engine.sagemaker", "ENGINE")}
+
 
 @cache
 def find_engine(name: str) -> Engine:
@@ -34,8 +37,8 @@ def find_engine(name: str) -> Engine:
     Raises :class:`UsageError` if it is unknown, :class:`~danlu.util.plugins.BrokenPlugin` if the
     package that provides it cannot be used.
     """
-    if name in _BUILT_IN_ENGINES:
-        module, attribute = _BUILT_IN_ENGINES[name]
+    if found := _BUILT_IN_ENGINES.get(name) or _ACCOUNT_ENGINES.get(name):
+        module, attribute = found
         built_in: Engine = getattr(import_module(module), attribute)
         return built_in
     for entry in list_plugins(ENTRY_POINT_GROUP):
@@ -44,13 +47,28 @@ def find_engine(name: str) -> Engine:
             if engine.name != name:
                 raise broken_plugin(entry, Engine, f"it is called {engine.name!r}")
             return engine
-    hint = suggest_name(name, list_engine_names(), what="engines")
+    hint = suggest_name(name, (*list_engine_names(), *_ACCOUNT_ENGINES), what="engines")
     raise UsageError(f"unknown engine {name!r}", hint=hint)
 
 
 def is_engine(name: str) -> bool:
     """Return whether there is an engine called ``name``; packages are not loaded."""
-    return name in BUILT_IN_NAMES or name in list_engine_names()
+    known = name in BUILT_IN_NAMES or name in _ACCOUNT_ENGINES
+    return known or name in list_engine_names()
+
+
+def find_environment_engine(name: str) -> Engine:
+    """Return an engine in which environments run; raise :class:`UsageError` if they do not.
+
+    Also raises what :func:`find_engine` does.
+    """
+    engine = find_engine(name)
+    if engine.features.is_account:
+        raise UsageError(
+            f"only training jobs run in {name}, but no environments",
+            hint="add `--on local`, or use `danlu train`",
+        )
+    return engine
 
 
 def name_engine_context(engine: str) -> str:
@@ -59,6 +77,9 @@ def name_engine_context(engine: str) -> str:
 
 
 def list_engine_names() -> tuple[str, ...]:
-    """Return the names of all engines: danlu's own, then those of packages, sorted."""
+    """Return the names of the engines of contexts that exist without being created.
+
+    danlu's own are the first, then those of packages, sorted.
+    """
     plugins = {entry.name for entry in list_plugins(ENTRY_POINT_GROUP)}
     return (*BUILT_IN_NAMES, *sorted(plugins.difference(BUILT_IN_NAMES)))

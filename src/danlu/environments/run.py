@@ -15,7 +15,7 @@ from danlu.engine.container_options import (
     select_mounts,
 )
 from danlu.engine.gpu_options import decide_gpus
-from danlu.engine.registry import find_engine
+from danlu.engine.registry import find_environment_engine
 from danlu.engine.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.environments.command_options import CommandOptions, report_skipped_settings
@@ -55,7 +55,7 @@ def run_command(
     file names. An engine that only has environments gets one that ends with the command. Raises
     :class:`~danlu.errors.DanluError` if the command could not be started.
     """
-    if find_engine(settings.engine).features.runs_programs:
+    if find_environment_engine(settings.engine).features.runs_programs:
         return _run_in_image(target, args, options, settings, progress)
     if options.security:
         raise UsageError("--security-opt needs danlu's own engine", hint="add --on local")

@@ -24,7 +24,7 @@ from danlu.engine.environment_directory import (
 from danlu.engine.environment_ports import find_listener_conflict, needs_forward
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.gpu_options import decide_gpus
-from danlu.engine.registry import find_engine
+from danlu.engine.registry import find_engine, find_environment_engine
 from danlu.engine.settings import Settings
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
@@ -106,13 +106,13 @@ def start_environment(
     check_environment_name(name)
     root = settings.paths.environments
     engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
+    features = find_environment_engine(engine).features
     _check_options(name, target, options, engine, settings)
     if isinstance(target, Project):
         digest, runtime = _find_or_build(target, settings, progress, options)
     else:
         digest, runtime = find_named_image(image, settings).digest, RuntimeSettings()
     runtime = keep(runtime)
-    features = find_engine(engine).features
     gpus = options.gpus or str(runtime.gpus or "")
     if features.gpus == "host":
         gpus = decide_gpus(options.gpus, runtime, settings.config, progress)

@@ -1,4 +1,4 @@
-"""The repository from which the nodes of a cluster pull images."""
+"""The repository from which a cluster, or another service that runs jobs, pulls images."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 
 
-def cluster_repository(name: str, settings: Settings) -> str:
+def cluster_repository(name: str, settings: Settings, registry: str | None = None) -> str:
     """Return the repository that an image is pushed to: ``REGISTRY/NAME``.
 
-    Raises :class:`UsageError` if no registry is configured.
+    ``registry`` is by default that of clusters. Raises :class:`UsageError` if none is configured.
     """
-    registry = settings.config.kubernetes.registry.rstrip("/")
+    registry = settings.config.kubernetes.registry if registry is None else registry
+    registry = registry.rstrip("/")
     if not registry:
         raise UsageError(
             "no registry configured for cluster images",

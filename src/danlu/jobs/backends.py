@@ -9,10 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 import anyio
 import msgspec
 
-from danlu.engine.contexts import ClusterAddress, find_current_context
+from danlu.engine.contexts import LOCAL, ClusterAddress, find_current_context
 from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
+from danlu.jobs.services import JobTarget
 from danlu.jobs.types import JobBackend, JobView, LogLine
 from danlu.training.names import MAX_RESULT_BYTES, MAX_TERMINATION_MESSAGE_BYTES
 from danlu.training.types import ReplicaId
@@ -21,15 +22,15 @@ from danlu.util.paths import Paths
 
 
 def is_remote(on: str) -> bool:
-    """Return whether jobs of ``on`` run on a cluster.
+    """Return whether jobs of ``on`` run beyond this machine.
 
     Raises :class:`UsageError` as :func:`find_target` does.
     """
-    return find_target(on)[1] is not None
+    return find_target(on).is_remote
 
 
-def find_target(on: str, settings: Settings | None = None) -> tuple[str, ClusterAddress | None]:
-    """Return the name of the context ``on``, and the cluster that runs its jobs, if one does.
+def find_target(on: str, settings: Settings | None = None) -> JobTarget:
+    """Return where the jobs of the context ``on`` run.
 
     ``on`` may also be a cluster's address, ``kubernetes[:CONTEXT[/NAMESPACE]]``; empty is the
     current context. With ``settings``, missing parts come from the configuration. Raises
@@ -38,26 +39,27 @@ def find_target(on: str, settings: Settings | None = None) -> tuple[str, Cluster
     paths = Paths.of() if settings is None else settings.paths
     name, context = find_current_context(paths, chosen=on)
     if context.is_remote and not on:
-        return LOCAL_CONTEXT, None  # this process runs here, and so do its jobs
+        return JobTarget(LOCAL_CONTEXT, LOCAL)  # this process runs here, and so do its jobs
     if context.is_remote:
         raise UsageError(
             f"context {name} is another machine, where only danlu's commands can start jobs",
             hint=f"use `danlu train --on {name}`",
         )
-    if on and not find_engine(context.engine_name).features.runs_jobs:
+    engine = find_engine(context.engine_name)
+    if on and not engine.features.runs_jobs:
         raise UsageError(
             f"training jobs do not run in {context.engine}", hint="use `--on local`, or a cluster"
         )
     cluster = context.cluster
-    if cluster is None or settings is None:
-        return name, cluster
-    own = settings.config.kubernetes
-    return name, ClusterAddress(cluster.context or own.context, cluster.namespace or own.namespace)
+    if cluster is not None and settings is not None:
+        own = settings.config.kubernetes
+        cluster = ClusterAddress(cluster.context or own.context, cluster.namespace or own.namespace)
+    return JobTarget(name, context, cluster, bool(engine.job_service))
 
 
 def result_limit_note(on: str) -> str:
-    """Describe the size limit of return values; empty for this machine."""
-    if not is_remote(on):
+    """Describe the size limit of return values of a cluster; empty elsewhere."""
+    if find_target(on).cluster is None:
         return ""
     return (
         f"return values are limited to {MAX_RESULT_BYTES >> 10} KiB in total with danlu's "
@@ -71,21 +73,13 @@ def select_backend(on: str, settings: Settings) -> JobBackend:
 
     Raises :class:`UsageError` as :func:`find_target` does.
     """
-    name, cluster = find_target(on, settings)
-    if cluster is None:
-        return local_backend(settings)
-    # Loaded only for clusters: the HTTP client takes longer to import than a local command runs.
-    from danlu.jobs.kubernetes.client import KubernetesJobs
-    from danlu.kube.kubeconfig import load_cluster_config
-
-    return KubernetesJobs(
-        load_cluster_config(context=cluster.context),
-        namespace=cluster.namespace,
-        where=name,
-        pull_secret=settings.config.kubernetes.image_pull_secret,
-        checkpoint_claim=settings.config.kubernetes.checkpoint_claim,
-        renewing=load_cluster_config(context=cluster.context),
-        trusted=settings.config.kubernetes.trust_results,
+    target = find_target(on, settings)
+    # A service is loaded only for its jobs: its client takes longer to import than a local command
+    # runs.
+    return (
+        target.service.open_backend(target, settings)
+        if target.is_remote
+        else local_backend(settings)
     )
 
 
@@ -98,13 +92,13 @@ def local_backend(settings: Settings) -> JobBackend:
 
 
 def reject_local_flags(on: str, words: Mapping[str, Any]) -> None:
-    """Raise :class:`UsageError` if ``on`` is a cluster and one of these flags is set."""
+    """Raise :class:`UsageError` if jobs run elsewhere and one of these flags is set."""
     given = [flag for flag, value in words.items() if value]
-    name, cluster = find_target(on)
-    if given and cluster is not None:
+    target = find_target(on)
+    if given and target.is_remote:
         raise UsageError(
-            f"{' and '.join(given)} cannot be used with --on {name}",
-            hint="on a cluster use --image REF, or --env, which builds and pushes an image",
+            f"{' and '.join(given)} cannot be used with --on {target.name}",
+            hint="there use --image REF, or --env, which builds and pushes an image",
         )
 
 

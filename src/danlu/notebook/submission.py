@@ -159,7 +159,7 @@ async def _ensure_images(
     remote = is_remote(options.on)
     if target is not None and target.project is not None:
         if remote:
-            reference = await _push_image(target, settings, directory, view)
+            reference = await _push_image(target, options.on, settings, directory, view)
         elif _is_image_built(target.project, settings):
             return planned
         else:
@@ -183,11 +183,11 @@ async def _build_image(project: Project, directory: Path, view: ProgressView) ->
 
 
 async def _push_image(
-    target: RunTarget, settings: Settings, directory: Path, view: ProgressView
+    target: RunTarget, on: str, settings: Settings, directory: Path, view: ProgressView
 ) -> str:
     """Build and push the image of the target's project and return its reference by digest."""
     assert target.project is not None
-    repository = image_repository(target, settings)
+    repository = image_repository(target, settings, on)
     image = await _run_build(
         target.project, directory, view, "-t", f"{repository}:latest", "--push"
     )

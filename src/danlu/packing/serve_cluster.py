@@ -48,11 +48,12 @@ from danlu.util.yaml_with_lines import dump_yaml
 
 def open_cluster(settings: Settings) -> ClusterServing:
     """Return the served models of the settings' context, which must be a cluster."""
-    name, cluster = find_target(settings.context, settings)
+    target = find_target(settings.context, settings)
+    cluster = target.cluster
     if cluster is None:
-        raise UsageError(f"context {name} is not a cluster")
+        raise UsageError(f"context {target.name} is not a cluster")
     access = load_cluster_config(context=cluster.context)
-    return ClusterServing(access, namespace=cluster.namespace, where=name)
+    return ClusterServing(access, namespace=cluster.namespace, where=target.name)
 
 
 def deploy_model(
@@ -95,7 +96,7 @@ def render_manifests(image: str, options: ServeOptions, form: str, *, settings: 
 
 def _find_namespace(settings: Settings) -> str:
     """Return the namespace of the context, which needs no kubeconfig to print manifests."""
-    _, cluster = find_target(settings.context, settings)
+    cluster = find_target(settings.context, settings).cluster
     assert cluster is not None
     if cluster.namespace:
         return cluster.namespace

@@ -30,11 +30,11 @@ def build_call_options(
     :class:`UsageError` if the call cannot be sent.
     """
     in_container = bool(options.env or options.image)
-    target, cluster = find_target(options.on)
-    remote = cluster is not None
+    target = find_target(options.on)
+    remote = target.is_remote
     if remote and not in_container:
         raise UsageError(
-            f"an image is required to call {call.name} on {target}",
+            f"an image is required to call {call.name} on {target.name}",
             hint="image=REF names one; env=FILE builds one and pushes it",
         )
     options = msgspec.structs.replace(

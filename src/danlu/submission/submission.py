@@ -15,6 +15,7 @@ from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Ended, Progress
 from danlu.image.cluster_repository import cluster_repository
 from danlu.jobs.backends import find_target, is_remote
+from danlu.jobs.services import JobPreview
 from danlu.jobs.types import ContainerImage, Submission
 from danlu.oci.reference import Reference
 from danlu.project.build_cache import lookup
@@ -47,7 +48,29 @@ def build_submission(
     backend could use.
     """
     target = planned.target
-    submission = Submission(
+    submission = _start_submission(planned, options)
+    prepare = _prepare_remote if is_remote(options.on) else _prepare_local
+    return prepare(submission, target, options, settings=settings, progress=progress)
+
+
+def preview_job(
+    planned: PlannedJob, options: TrainOptions, *, settings: Settings
+) -> JobPreview | None:
+    """Return what a service would be sent to start the job, without building or pushing anything.
+
+    None if that is the job's manifest. An image that is not pushed yet is named by its tag. Raises
+    :class:`UsageError` for what the service cannot do.
+    """
+    place = find_target(options.on, settings)
+    if place.context.account is None:
+        return None
+    draft = _draft_remote(_start_submission(planned, options), planned.target, options, settings)
+    return place.service.preview_job(draft, place)
+
+
+def _start_submission(planned: PlannedJob, options: TrainOptions) -> Submission:
+    target = planned.target
+    return Submission(
         job=planned.job,
         directory=(target.directory if target is not None else options.directory).absolute(),
         images={},
@@ -61,8 +84,6 @@ def build_submission(
         tied=options.tied,
         queue=options.queue,
     )
-    prepare = _prepare_remote if is_remote(options.on) else _prepare_local
-    return prepare(submission, target, options, settings=settings, progress=progress)
 
 
 # -- on this machine ------------------------------------------------------------------------------
@@ -160,7 +181,7 @@ def _list_main_images(job: Job, framework: Framework) -> list[str]:
     return list(dict.fromkeys(filter(None, (main.get("image", "") for main in mains))))
 
 
-# -- on a cluster ---------------------------------------------------------------------------------
+# -- elsewhere -------------------------------------------------------------------------------------
 
 
 def _prepare_remote(
@@ -178,54 +199,73 @@ def _prepare_remote(
             f" submits {API_VERSION}",
             hint="create it with kubectl where an operator of that kind is installed",
         )
-    images: dict[str, ContainerImage] = {}
-    if target is not None:
-        reference = _remote_reference(target, options, settings=settings, progress=progress)
-        if manifests:
-            flag = "--image" if options.image else "--env"
-            manifests = set_trainer_fields(manifests, flag, image=reference)
-        names = _list_main_images(job, find_job_framework(job))
-        images = dict.fromkeys(names, ContainerImage("", reference))
-    return msgspec.structs.replace(
+    draft = _draft_remote(submission, target, options, settings)
+    place = find_target(options.on, settings)
+    # Before an image is built and pushed.
+    place.service.preview_job(draft, place)
+    if target is None or target.project is None:
+        return draft
+    reference = _build_and_push(target, options, settings, progress)
+    return _replace_images(draft, options, reference)
+
+
+def _draft_remote(
+    submission: Submission, target: RunTarget | None, options: TrainOptions, settings: Settings
+) -> Submission:
+    """Return the submission with the code that is sent, and the tag of an image to be pushed."""
+    place = find_target(options.on, settings)
+    job = submission.job
+    if place.cluster is not None and not submission.manifests:
+        job = add_default_finish_timeout(job)
+    draft = msgspec.structs.replace(
         submission,
-        job=job if manifests else add_default_finish_timeout(job),
-        manifests=manifests,
-        images=images,
+        job=job,
         trusted=options.trust_results or settings.config.kubernetes.trust_results,
         displays=False,
         code={**options.code, **_collect_code(target, options)},
     )
-
-
-def _remote_reference(
-    target: RunTarget, options: TrainOptions, *, settings: Settings, progress: Progress
-) -> str:
-    """Return the image that nodes pull; a project's is built and pushed."""
+    if target is None:
+        return draft
+    reference = target.reference
     if target.project is not None:
-        return _build_and_push(target, options, settings, progress)
-    if not target.reference:
+        tag = target.image.rpartition(":")[2]
+        reference = f"{image_repository(target, settings, options.on)}:{tag}"
+    if not reference:
         raise UsageError(
-            f"an image is required to run on {find_target(options.on)[0]}",
+            f"an image is required to run on {place.name}",
             hint="--image REF names one; --env FILE builds one and pushes it",
         )
     # Only a node pulls it, so an invalid reference would fail where nobody looks.
-    Reference.parse(target.reference)
-    return target.reference
+    Reference.parse(reference)
+    return _replace_images(draft, options, reference)
 
 
-def image_repository(target: RunTarget, settings: Settings) -> str:
+def _replace_images(submission: Submission, options: TrainOptions, reference: str) -> Submission:
+    """Return the submission with another image in the main containers."""
+    manifests, job = submission.manifests, submission.job
+    if manifests:
+        flag = "--image" if options.image else "--env"
+        manifests = set_trainer_fields(manifests, flag, image=reference)
+    names = _list_main_images(job, find_job_framework(job))
+    images = dict.fromkeys(names, ContainerImage("", reference))
+    return msgspec.structs.replace(submission, manifests=manifests, images=images)
+
+
+def image_repository(target: RunTarget, settings: Settings, on: str) -> str:
     """Return the repository that a project's image is pushed to: ``REGISTRY/NAME``.
 
-    Raises :class:`UsageError` if no registry is configured.
+    Raises :class:`UsageError` if no registry is configured for the context ``on``.
     """
-    return cluster_repository(target.image.rpartition(":")[0], settings)
+    place = find_target(on, settings)
+    registry = place.service.find_registry(place, settings)
+    return cluster_repository(target.image.rpartition(":")[0], settings, registry)
 
 
 def _build_and_push(
     target: RunTarget, options: TrainOptions, settings: Settings, progress: Progress
 ) -> str:
     """Build and push the target's project, and return its reference by digest."""
-    repository = image_repository(target, settings)
+    repository = image_repository(target, settings, options.on)
     if options.offline:
         raise UsageError("--offline: an image for a cluster must be pushed to a registry")
     assert target.project is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from danlu.cli.error_rendering import print_warning
 from danlu.cli.session import Session
-from danlu.errors import DifferenceFound
+from danlu.errors import DifferenceFound, UsageError
 from danlu.submission.kind_conversion import convert_planned_job
 from danlu.submission.options import TrainOptions
 from danlu.submission.plan import (
@@ -15,8 +15,10 @@ from danlu.submission.plan import (
     format_documents,
     list_documents,
 )
+from danlu.submission.submission import preview_job
 
 if TYPE_CHECKING:
+    from danlu.jobs.services import JobPreview
     from danlu.sweeps.options import SweepOptions
 
 
@@ -34,6 +36,15 @@ def print_manifest(
     With ``sweep`` it is the sweep's Experiment for Katib. Raises :class:`DifferenceFound` if the
     kind cannot express something, and :class:`~danlu.errors.UsageError` if it would be another job.
     """
+    preview = preview_job(planned, options, settings=run.settings)
+    if preview is not None:
+        if kind or form in ("argo", "katib"):
+            raise UsageError(
+                f"-o {form} and --as are for a cluster",
+                hint="add --on kubernetes; here --dry-run prints the request",
+            )
+        _print_preview(run, preview, form)
+        return
     lost: tuple[str, ...] = ()
     if kind:
         planned, lost = convert_planned_job(planned, kind)
@@ -54,3 +65,9 @@ def print_manifest(
             f"the {planned.job.kind} does not do everything that the original does",
             hint="the warnings, which are also comments of the YAML, say what is missing",
         )
+
+
+def _print_preview(run: Session, preview: JobPreview, form: str) -> None:
+    for note in preview.notes:
+        run.terminal.info(note)
+    run.terminal.write_stdout(format_documents([preview.document], form).rstrip("\n"))

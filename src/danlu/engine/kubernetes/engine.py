@@ -17,6 +17,7 @@ class KubernetesEngine(Engine):
     """Containers in pods of a cluster."""
 
     name = "kubernetes"
+    job_service = "danlu.jobs.kubernetes.service"
     features = EngineFeatures(
         networks=(),
         mounts_files=False,

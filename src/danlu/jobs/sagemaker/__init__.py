@@ -1,0 +1,1 @@
+"""Jobs of an Amazon SageMaker account: one ``CreateTrainingJob`` request per job."""

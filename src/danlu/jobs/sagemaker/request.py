@@ -1,0 +1,503 @@
+"""Turn a submission into one ``CreateTrainingJob`` request and the objects of its input; pure.
+
+The image is not changed, so that its digest is that of the environment. What a job adds to it is a
+channel of input, below ``s3://BUCKET/danlu/jobs/NAME/input``: SageMaker copies it to every host,
+where the program of the image's entrypoint (:mod:`danlu.replica_runtime.sagemaker`) starts the
+command of that host. Neither the words of a command nor the variables of a host pass through
+SageMaker, whose limits (256 and 512 characters) they need not fit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from danlu import replica_runtime
+from danlu.engine.contexts import SageMakerAccount
+from danlu.errors import UsageError
+from danlu.jobs.sagemaker.instance_types import ReplicaRequest, choose_instance_type
+from danlu.jobs.trackers import tracker_variables
+from danlu.jobs.types import Submission
+from danlu.training.framework import Framework
+from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
+from danlu.training.pod_template import expand_references, find_main_container, pod_spec
+from danlu.training.registry import find_job_framework
+from danlu.training.rendering import render_pod
+from danlu.training.replicas import replica_ids
+from danlu.training.types import (
+    API_VERSION,
+    CleanPodPolicy,
+    Job,
+    ReplicaId,
+    ReplicaType,
+    RestartPolicy,
+)
+from danlu.util.quantity import parse_quantity
+
+PREFIX = "danlu/jobs/"
+"""The keys of all jobs in the bucket: ``danlu/jobs/NAME/``."""
+
+JOB_VARIABLE = "DANLU_JOB"
+"""Variable with the framework and the replicas of a job: ``pytorch Master=1,Worker=7``."""
+
+MODEL_VARIABLE, CHECKPOINT_VARIABLE = "DANLU_MODEL_DIR", "DANLU_CHECKPOINT_DIR"
+INPUT = "/opt/ml/input/data/danlu"
+RESULTS = "/opt/ml/output/data/danlu"
+"""Where replicas write what they return; SageMaker packs the directory above."""
+
+_CHANNEL = "danlu"
+_ENTRYPOINT, _START, _JOB = "sagemaker.py", "replica", "job.json"
+_CODE, _FILES = "code", "files"
+_WORKDIR = "/workspace"
+
+#: The limits of CreateTrainingJob.
+_MAX_VARIABLES, _MAX_VALUE = 100, 512
+_MAX_RETRIES, _MAX_DEADLINE, _MAX_IMAGE = 30, 28 * 86400, 255
+_MAX_TAGS, _MAX_TAG_NAME, _MAX_TAG_VALUE = 50, 128, 256
+_NOT_IN_TAGS = re.compile(r"[^\w .:/=+\-@]")
+_ECR = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/.+"
+)
+
+#: SageMaker's own default, which is said here because it ends jobs.
+DEFAULT_DEADLINE = 86400
+_DEFAULT_VOLUME = 30
+
+_POD_FIELDS = {"containers", "restartPolicy"}
+_CONTAINER_FIELDS = {
+    *("name", "image", "imagePullPolicy", "command", "args"),
+    *("env", "workingDir", "resources", "ports"),
+}
+_RESOURCES = {"cpu", "memory", "nvidia.com/gpu", "ephemeral-storage"}
+
+
+class TrainingRequest(msgspec.Struct, frozen=True):
+    """What starts a job.
+
+    Attributes:
+        document: The request.
+        objects: The content of the job's input, or the file with it, by key below its prefix.
+        notes: What the user should know: the instance type, limits that SageMaker adds.
+    """
+
+    document: Mapping[str, Any]
+    objects: Mapping[str, bytes | Path]
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return str(self.document["TrainingJobName"])
+
+
+class HostTopology:
+    """The hosts of a training job: ``algo-1`` is the first replica."""
+
+    on_cluster = True
+
+    def __init__(self, job: Job, framework: Framework) -> None:
+        self._job, self._framework = job, framework
+        self._hosts = {
+            replica: f"algo-{number}"
+            for number, replica in enumerate(replica_ids(job, framework), 1)
+        }
+
+    def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
+        """Return the name of a replica's host."""
+        return self._hosts[replica]
+
+    def port(self, replica: ReplicaId) -> int:
+        """Return the framework's port, which the manifest may set."""
+        main = find_main_container(
+            self._job.replicas[replica.type].template, self._framework.container
+        )
+        named = {port.get("name"): port.get("containerPort") for port in main.get("ports") or ()}
+        return int(named.get(self._framework.port_name) or self._framework.port)
+
+    def directory(self, replica: ReplicaId) -> str:
+        """Return the directory of the framework's files, of which there are none."""
+        return self._framework.files_directory
+
+    @property
+    def hosts(self) -> Mapping[ReplicaId, str]:
+        """The host of each replica, in order."""
+        return self._hosts
+
+
+def render_request(
+    submission: Submission, account: SageMakerAccount, region: str
+) -> TrainingRequest:
+    """Return the request that runs a submission.
+
+    Raises :class:`UsageError`, naming the option or the field, for what SageMaker cannot do.
+    """
+    job = submission.job
+    framework = find_job_framework(job)
+    _check_job(submission, framework)
+    topology = HostTopology(job, framework)
+    containers = {
+        replica: _check_pod(
+            render_pod(job, framework, replica, topology, for_cluster=False)["spec"],
+            framework,
+            replica,
+        )
+        for replica in topology.hosts
+    }
+    image = _find_image(submission, containers, account, region)
+    renderer = _InputRenderer(submission, framework, topology)
+    input_json = renderer.render(containers)
+    requested = {_read_resources(container) for container in containers.values()}
+    if len(requested) > 1:
+        raise UsageError(
+            f"replicas of {job.name} request different resources, but the hosts of a training job"
+            " have one instance type",
+            hint="request the same for all replicas",
+        )
+    (resources, volume), *_ = requested
+    instance_type, choice = choose_instance_type(resources, account.instance_type)
+    prefix = f"s3://{account.bucket}/{PREFIX}{job.name}"
+    deadline = job.run_policy.active_deadline_seconds
+    document: dict[str, Any] = {
+        "TrainingJobName": job.name,
+        "AlgorithmSpecification": {
+            "TrainingImage": image,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["python3", "-I", f"{INPUT}/{_ENTRYPOINT}"],
+            "ContainerArguments": ["train"],
+        },
+        "RoleArn": account.role,
+        "InputDataConfig": [
+            {
+                "ChannelName": _CHANNEL,
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix",
+                        "S3Uri": f"{prefix}/input/",
+                        "S3DataDistributionType": "FullyReplicated",
+                    }
+                },
+            }
+        ],
+        "OutputDataConfig": {"S3OutputPath": f"s3://{account.bucket}/{PREFIX}"},
+        "ResourceConfig": {
+            "InstanceType": instance_type,
+            "InstanceCount": len(topology.hosts),
+            "VolumeSizeInGB": max(volume, _DEFAULT_VOLUME),
+        },
+        "StoppingCondition": {"MaxRuntimeInSeconds": deadline or DEFAULT_DEADLINE},
+        "CheckpointConfig": {"S3Uri": f"{prefix}/checkpoints/"},
+        "Environment": input_json.shared,
+        "Tags": _build_tags(submission),
+    }
+    retries = _count_retries(job)
+    if retries:
+        document["RetryStrategy"] = {"MaximumRetryAttempts": retries}
+    objects: dict[str, bytes | Path] = {
+        _ENTRYPOINT: _read_program("sagemaker.py"),
+        _START: _read_program("sagemaker_replica.py"),
+        _JOB: input_json.encode(),
+        **{f"{_CODE}/{path}": file for path, file in submission.code.items()},
+        **{f"{_FILES}/{path}": file for path, file in _list_files(submission.files)},
+    }
+    notes = (
+        choice,
+        "" if deadline else "the job stops after 1 day, SageMaker's default; see --deadline",
+        "SageMaker restarts the job only after errors of its hosts (InternalServerError), not"
+        " after those of the program"
+        if retries
+        else "",
+    )
+    return TrainingRequest(document, objects, tuple(filter(None, notes)))
+
+
+# -- what cannot be expressed ----------------------------------------------------------------------
+
+
+def _check_job(submission: Submission, framework: Framework) -> None:
+    job, policy = submission.job, submission.job.run_policy
+    grace = any(
+        pod_spec(spec.template).get("terminationGracePeriodSeconds") is not None
+        for spec in job.replicas.values()
+    )
+    refused = {
+        "--queue": bool(submission.queue),
+        "--finish-timeout": FINISH_TIMEOUT_ANNOTATION in job.annotations,
+        "--grace (SageMaker gives programs 120 seconds)": grace,
+        "--clean-pod-policy": policy.clean_pod_policy is not CleanPodPolicy.NONE,
+        "runPolicy.ttlSecondsAfterFinished": policy.ttl_seconds_after_finished is not None,
+        "runPolicy.schedulingPolicy": policy.scheduling_policy is not None,
+        "runPolicy.suspend": policy.suspend,
+        "runPolicy.managedBy": policy.managed_by not in ("", framework.manager),
+        "elasticPolicy": job.elastic_policy is not None,
+        "successPolicy": bool(job.success_policy),
+        f"manifests of {job.api_version}": job.api_version != API_VERSION
+        or bool(submission.manifests),
+        "documents other than the job": bool(submission.objects),
+    }
+    _refuse(name for name, given in refused.items() if given)
+    topology = HostTopology(job, framework)
+    if not topology.hosts:
+        raise UsageError(f"{job.name} has no replicas")
+    if framework.files(job, topology, ()) or framework.extra_objects(job, topology):
+        raise UsageError(
+            f"{framework.kind} cannot run on SageMaker: its replicas start processes in one"
+            " another, for which hosts have no way",
+            hint="use torchrun (--framework pytorch), or a cluster",
+        )
+    ending = {*framework.driver_types, *framework.node_types}.difference(framework.idle_types)
+    for type, spec in job.replicas.items():
+        if type not in ending and spec.replicas:
+            raise UsageError(
+                f"{framework.kind} with {type} replicas cannot run on SageMaker: a training job"
+                f" ends when all its hosts have ended, and {type} replicas never do",
+                hint=f"use {' or '.join(sorted(ending))} replicas alone, or a cluster",
+            )
+        if spec.depends_on:
+            raise UsageError("SageMaker starts all replicas at once: no dependencies among them")
+    _count_retries(job)
+    if (policy.active_deadline_seconds or 0) > _MAX_DEADLINE:
+        raise UsageError("--deadline: a training job runs for at most 28 days")
+
+
+def _refuse(names: Iterator[str]) -> None:
+    given = list(names)
+    if given:
+        raise UsageError(
+            f"SageMaker has nothing like {', '.join(given)}",
+            hint="omit it, or run the job on a cluster (`--on kubernetes`)",
+        )
+
+
+def _check_pod(
+    spec: Mapping[str, Any], framework: Framework, replica: ReplicaId
+) -> Mapping[str, Any]:
+    """Return the container of a pod, which must have nothing that a host does not have."""
+    main = find_main_container({"spec": spec}, framework.container)
+    if len(spec["containers"]) > 1:
+        others = [each.get("name", "") for each in spec["containers"] if each is not main]
+        raise UsageError(
+            f"SageMaker runs one container per host, without {', '.join(others)} of {replica}",
+            hint="remove the sidecar, or run the job on a cluster",
+        )
+    fields = [f"spec.{name}" for name, value in spec.items() if name not in _POD_FIELDS and value]
+    fields += [name for name, value in main.items() if name not in _CONTAINER_FIELDS and value]
+    resources = main.get("resources") or {}
+    fields += [
+        f"resources.{kind}.{name}"
+        for kind, values in resources.items()
+        for name in (values or {})
+        if name not in _RESOURCES
+    ]
+    fields += [
+        f"env.{entry['name']}.valueFrom" for entry in main.get("env") or () if "valueFrom" in entry
+    ]
+    _refuse(iter(fields))
+    if not main.get("command"):
+        raise UsageError(
+            f"the manifest has no command for {replica}, and on SageMaker the image's own is"
+            " replaced",
+            hint="add `command` to the container",
+        )
+    return main
+
+
+def _count_retries(job: Job) -> int:
+    """Return ``MaximumRetryAttempts``; 0 for none."""
+    policies = {spec.restart_policy for spec in job.replicas.values()}
+    whole = job.job_restart_policy
+    if whole is None and policies & {RestartPolicy.ALWAYS, RestartPolicy.EXIT_CODE}:
+        name = next(iter(policies & {RestartPolicy.ALWAYS, RestartPolicy.EXIT_CODE}))
+        raise UsageError(
+            f"--restart {name}: SageMaker restarts whole jobs, and only after errors of its hosts",
+            hint="--backoff-limit N allows N such restarts",
+        )
+    limit = job.run_policy.backoff_limit if whole is None else whole.max_restarts
+    if whole is None and policies == {RestartPolicy.NEVER}:
+        return 0
+    if limit is not None and limit > _MAX_RETRIES:
+        raise UsageError(
+            f"--backoff-limit {limit}: SageMaker restarts a job at most {_MAX_RETRIES} times"
+        )
+    return _MAX_RETRIES if limit is None else limit
+
+
+def _find_image(
+    submission: Submission,
+    containers: Mapping[ReplicaId, Mapping[str, Any]],
+    account: SageMakerAccount,
+    region: str,
+) -> str:
+    names = {str(container.get("image") or "") for container in containers.values()}
+    images = {submission.images[name].name if name in submission.images else name for name in names}
+    if len(images) > 1:
+        raise UsageError(
+            f"all hosts of a training job run one image, and these are {len(images)}:"
+            f" {', '.join(sorted(images))}",
+            hint="--image REF or --env FILE replaces them",
+        )
+    image = images.pop()
+    found = _ECR.fullmatch(image)
+    own = account.find_registry(region)
+    if not image.startswith(f"{own}/") and (found is None or found["region"] != region):
+        raise UsageError(
+            f"SageMaker pulls images from Amazon ECR in {region}, which {image} is not in",
+            hint=f"`danlu image push IMAGE {own}/NAME:TAG`, then --image with that name;"
+            " --env FILE builds and pushes one",
+        )
+    if len(image) > _MAX_IMAGE:
+        raise UsageError(f"the image's name is longer than {_MAX_IMAGE} characters: {image}")
+    return image
+
+
+def _read_resources(container: Mapping[str, Any]) -> tuple[ReplicaRequest, int]:
+    """Return what a container requests, and the size of its disk in GB."""
+    resources = container.get("resources") or {}
+    both = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    numbers = {name: parse_quantity(value) for name, value in both.items()}
+    request = ReplicaRequest(
+        numbers.get("cpu", 0), numbers.get("memory", 0), int(numbers.get("nvidia.com/gpu", 0))
+    )
+    return request, -(-int(numbers.get("ephemeral-storage", 0)) // (1 << 30))
+
+
+def _build_tags(submission: Submission) -> list[dict[str, str]]:
+    """Return the labels as tags, without the characters that tags must not have."""
+    labels = {"danlu:job": submission.job.name}
+    labels |= {f"danlu:{name}": value for name, value in submission.labels.items()}
+    labels |= dict(submission.job.labels)
+    return [
+        {
+            "Key": _NOT_IN_TAGS.sub("_", name)[:_MAX_TAG_NAME],
+            "Value": _NOT_IN_TAGS.sub("_", value)[:_MAX_TAG_VALUE],
+        }
+        for name, value in list(labels.items())[:_MAX_TAGS]
+    ]
+
+
+# -- the input -------------------------------------------------------------------------------------
+
+
+class _JobInput(msgspec.Struct, frozen=True):
+    """The variables in the request, and what ``job.json`` has."""
+
+    shared: Mapping[str, str]
+    replicas: Mapping[str, Mapping[str, Any]]
+    executables: Sequence[str]
+
+    def encode(self) -> bytes:
+        values = {"replicas": self.replicas, "executables": self.executables}
+        return json.dumps(values, ensure_ascii=False, indent=1).encode()
+
+
+class _InputRenderer:
+    def __init__(
+        self, submission: Submission, framework: Framework, topology: HostTopology
+    ) -> None:
+        self._submission = submission
+        self._framework = framework
+        self._topology = topology
+
+    def render(self, containers: Mapping[ReplicaId, Mapping[str, Any]]) -> _JobInput:
+        """Return the input of the job whose replicas have these containers."""
+        variables = {
+            replica: self._build_variables(replica, container)
+            for replica, container in containers.items()
+        }
+        first = next(iter(variables.values()))
+        shared = {
+            name: value
+            for name, value in first.items()
+            if len(value) <= _MAX_VALUE
+            and all(other.get(name) == value for other in variables.values())
+        }
+        script = next(iter(containers.values()))["command"]
+        start = ["python3", "-I", f"{INPUT}/{_START}", _name_program(script)]
+        reserved = {
+            JOB_VARIABLE: self._describe_replicas(),
+            "DANLU_TRAIN_COMMAND": json.dumps(start),
+        }
+        shared = dict(list(shared.items())[: _MAX_VARIABLES - len(reserved)]) | reserved
+        replicas = {
+            self._topology.host(replica): {
+                "command": _expand_command(container, variables[replica]),
+                "directory": container.get("workingDir")
+                or (_WORKDIR if self._submission.code else ""),
+                "variables": {
+                    name: value for name, value in variables[replica].items() if name not in shared
+                },
+            }
+            for replica, container in containers.items()
+        }
+        executables = [
+            path for path, file in self._submission.code.items() if os.access(file, os.X_OK)
+        ]
+        return _JobInput(shared, replicas, sorted(executables))
+
+    def _describe_replicas(self) -> str:
+        counts: dict[ReplicaType, int] = {}
+        for replica in self._topology.hosts:
+            counts[replica.type] = counts.get(replica.type, 0) + 1
+        numbers = ",".join(f"{type}={count}" for type, count in counts.items())
+        return f"{self._framework.name} {numbers}"
+
+    def _build_variables(
+        self, replica: ReplicaId, container: Mapping[str, Any]
+    ) -> Mapping[str, str]:
+        """Return all variables of a replica that are known, those of the manifest last."""
+        submission = self._submission
+        given = {
+            str(entry["name"]): str(entry.get("value") or "")
+            for entry in container.get("env") or ()
+        }
+        variables = {
+            CHECKPOINT_VARIABLE: "/opt/ml/checkpoints",
+            MODEL_VARIABLE: "/opt/ml/model",
+            **self._build_exchange_variables(replica),
+            **submission.environment,
+            **tracker_variables(submission, {**submission.environment, **given}),
+        }
+        for name, value in given.items():
+            variables[name] = expand_references(value, variables.get)
+        return variables
+
+    def _build_exchange_variables(self, replica: ReplicaId) -> Mapping[str, str]:
+        """Return the variables of the protocol with ``danlu.replica_runtime``."""
+        submission = self._submission
+        variables = {} if submission.files is None else {"DANLU_FILES": f"{INPUT}/{_FILES}"}
+        if submission.value == "none":
+            return variables
+        variables["DANLU_RAISED_FILE"] = f"{RESULTS}/raised.{replica}"
+        leads = replica == self._framework.leader(submission.job)
+        if submission.value == "all" or leads:
+            variables["DANLU_VALUE_FILE"] = f"{RESULTS}/value.{replica}"
+        if submission.trusted:
+            variables["DANLU_RESULT_FORM"] = "pickle"
+        return variables
+
+
+def _expand_command(container: Mapping[str, Any], variables: Mapping[str, str]) -> Sequence[str]:
+    words = (*container["command"], *(container.get("args") or ()))
+    return [expand_references(str(word), variables.get) for word in words]
+
+
+def _name_program(command: Sequence[str]) -> str:
+    """Return the word of a command that says what runs, for the reason of a failure."""
+    name = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
+    return str(name).rpartition("/")[2][:64]
+
+
+def _read_program(name: str) -> bytes:
+    return Path(replica_runtime.__path__[0], name).read_bytes()
+
+
+def _list_files(directory: Path | None) -> Iterator[tuple[str, Path]]:
+    if directory is not None:
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(directory).as_posix(), path

@@ -1,0 +1,43 @@
+"""SageMaker as a service that runs jobs."""
+
+from __future__ import annotations
+
+from danlu.engine.contexts import SageMakerAccount
+from danlu.engine.settings import Settings
+from danlu.errors import UsageError
+from danlu.jobs.sagemaker.client import SageMakerJobs
+from danlu.jobs.sagemaker.request import render_request
+from danlu.jobs.services import JobPreview, JobService, JobTarget
+from danlu.jobs.types import JobBackend, Submission
+
+
+class SageMakerService(JobService):
+    """Training jobs of an account."""
+
+    def open_backend(self, target: JobTarget, settings: Settings) -> JobBackend:
+        """See :class:`~danlu.jobs.services.JobService`."""
+        return SageMakerJobs(
+            _find_account(target),
+            target.context.region,
+            where=target.name,
+            trusted=settings.config.trust_results,
+        )
+
+    def find_registry(self, target: JobTarget, settings: Settings) -> str:
+        """See :class:`~danlu.jobs.services.JobService`."""
+        return _find_account(target).find_registry(target.context.region)
+
+    def preview_job(self, submission: Submission, target: JobTarget) -> JobPreview:
+        """See :class:`~danlu.jobs.services.JobService`."""
+        rendered = render_request(submission, _find_account(target), target.context.region)
+        return JobPreview(rendered.document, rendered.notes)
+
+
+def _find_account(target: JobTarget) -> SageMakerAccount:
+    account = target.context.account
+    if account is None:
+        raise UsageError(f"context {target.name} has no account", hint="create it again")
+    return account
+
+
+SERVICE = SageMakerService()

@@ -1,0 +1,269 @@
+"""``danlu train --on SAGEMAKER`` and ``danlu jobs``, as users type them.
+
+The account is :mod:`tests.fakes.sagemaker`: real HTTP with moto, and jobs that run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from danlu.jobs.sagemaker import client
+from tests.cli.conftest import Cli
+from tests.e2e.page_runner import create_home, create_variables, read_page, run_page
+from tests.fakes.sagemaker import (
+    BUCKET,
+    DISTANT_BUCKET,
+    PACKAGES,
+    REGISTRY,
+    ROLE,
+    RunningAccount,
+    serve_account,
+)
+from tests.serving.servers import install_packages
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.real
+
+IMAGE = f"{REGISTRY}/team/torch:2"
+ON = ("--on", "aws")
+TRAIN = ("train", "train.py", "--framework", "pytorch", "--image", IMAGE, *ON)
+SCRIPT = """
+import os, pathlib, sys
+import helper
+print(helper.greeting, os.environ["RANK"], sys.argv[1:], flush=True)
+print("of", os.environ["WORLD_SIZE"], os.environ["SM_CURRENT_HOST"], file=sys.stderr)
+pathlib.Path(os.environ["DANLU_MODEL_DIR"], "weights").write_text(os.environ["RANK"])
+pathlib.Path(os.environ["DANLU_CHECKPOINT_DIR"], "last.pt").write_text("3")
+"""
+FAILING = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    raise SystemExit(open("missing.csv"))
+time.sleep(60)
+"""
+WAITING = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAccount]:
+    packages = install_packages(tmp_path_factory.mktemp("moto"), *PACKAGES)
+    with serve_account(packages) as account:
+        yield account
+
+
+@pytest.fixture
+def account(
+    server: RunningAccount, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> RunningAccount:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in server.environ(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(client, "POLL_SECONDS", 0.05)
+    Path("train.py").write_text(SCRIPT)
+    Path("helper.py").write_text("greeting = 'hello'\n")
+    create_context(cli)
+    return server
+
+
+def create_context(cli: Cli, name: str = "aws", bucket: str = BUCKET, *words: str) -> None:
+    engine = ("--engine", "sagemaker:us-east-1", "--bucket", bucket)
+    role = () if "--role" in words else ("--role", ROLE)
+    result = cli("context", "create", name, *engine, *role, *words)
+    assert result.code == 0, result.err
+
+
+def test_a_script_runs_on_all_hosts_and_its_lines_arrive(cli: Cli, account: RunningAccount) -> None:
+    words = ("--epochs", "3", "a 'b' \"c\" $(HOME) 炉", "", "x" * 3000)
+    result = cli(*TRAIN, "--name", "demo", "--worker", "2", "--", *words)
+    assert result.code == 0, result.err
+    expected = [f"worker-{rank} │ hello {rank} {list(words)}" for rank in (0, 1)]
+    expected += [f"worker-{rank} │ of 2 algo-{rank + 1}" for rank in (0, 1)]
+    assert sorted(result.out.splitlines()) == sorted(expected)
+    assert "demo succeeded" in result.err
+    logs = cli("jobs", "logs", "demo", *ON).out
+    assert sorted(logs.splitlines()) == sorted(expected)
+    assert cli("jobs", "logs", "demo", "worker-1", "--tail", "1", *ON).out == "of 2 algo-2\n"
+    shown = json.loads(cli("jobs", "show", "demo", "--format", "json", *ON).out)
+    assert [each["state"] for each in shown["replicas"]] == ["Succeeded", "Succeeded"]
+    assert shown["replicas"][1]["host"] == "algo-2"
+    line = cli("jobs", "show", "demo", "--command", "worker-1", *ON).out
+    assert "python train.py --epochs 3" in line
+    assert "RANK=1" in line
+
+
+def test_a_failed_job_names_the_replica_and_the_cause(cli: Cli, account: RunningAccount) -> None:
+    Path("train.py").write_text(FAILING)
+    result = cli(*TRAIN, "--name", "fails", "--worker", "2")
+    assert result.code == 1
+    assert "worker-1 failed first: FileNotFoundError" in result.err
+    assert cli("jobs", "wait", "fails", *ON).code == 1
+    shown = json.loads(cli("jobs", "show", "fails", "--format", "json", *ON).out)
+    assert shown["status"]["firstFailure"]["replica"] == "worker-1"
+    assert shown["status"]["firstFailure"]["exitCode"] == 1
+    assert [each["state"] for each in shown["replicas"]] == ["Stopped", "Failed"]
+
+
+def test_a_detached_job_is_listed_stopped_and_removed(cli: Cli, account: RunningAccount) -> None:
+    Path("train.py").write_text(WAITING)
+    assert cli(*TRAIN, "--name", "waits", "--detach").out == "waits\n"
+    assert "waits" in cli("jobs", "ls", *ON).out
+    running = cli("jobs", "rm", "waits", *ON)
+    assert running.code == 2
+    assert "is still running" in running.err
+    assert cli(*TRAIN, "--name", "waits").code == 2  # the name is taken
+    graceful = cli("jobs", "stop", "waits", "--grace", "5", *ON)
+    assert graceful.code == 2
+    assert "--grace 5: SageMaker gives programs 120 seconds" in graceful.err
+    wait_for(lambda: "ready" in cli("jobs", "logs", "waits", *ON).out)
+    assert cli("jobs", "stop", "waits", *ON).code == 0
+    assert cli("jobs", "logs", "waits", *ON).out.endswith("│ ready\nworker-0 │ saved\n")
+    shown = json.loads(cli("jobs", "show", "waits", "--format", "json", *ON).out)
+    assert shown["state"] == "Stopped"
+    assert cli("jobs", "rm", "waits", *ON).code == 0
+    assert "waits" not in cli("jobs", "ls", *ON).out
+    missing = cli("jobs", "show", "waits", *ON)
+    assert missing.code == 2
+    assert "job 'waits' not found in aws" in missing.err
+
+
+def test_a_deadline_ends_a_job(cli: Cli, account: RunningAccount) -> None:
+    Path("train.py").write_text(WAITING)
+    result = cli(*TRAIN, "--name", "late", "--deadline", "1s")
+    assert result.code == 1
+    assert "MaxRuntimeExceeded" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("suspend", "demo"), "cannot suspend or resume"),
+        (("resume", "demo"), "cannot suspend or resume"),
+        (("scale", "demo", "worker=3"), "cannot change the number"),
+    ],
+)
+def test_what_the_service_cannot_do_is_refused(
+    words: tuple[str, ...], message: str, cli: Cli, account: RunningAccount
+) -> None:
+    if not json.loads(cli("jobs", "ls", "--format", "json", *ON).out):
+        assert cli(*TRAIN, "--name", "demo").code == 0
+    result = cli("jobs", *words, *ON)
+    assert result.code == 2, result.err
+    assert message in result.err
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "reason", "hint"),
+    [
+        ("AKIAEXPIRED", "ExpiredTokenException", "aws sso login"),
+        ("AKIADENIED", "AccessDeniedException", "IAM policy"),
+    ],
+)
+def test_refused_credentials_are_reported(
+    key: str,
+    reason: str,
+    hint: str,
+    cli: Cli,
+    account: RunningAccount,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+    result = cli(*TRAIN, "--name", "refused")
+    assert result.code == 3, result.err
+    assert reason in result.err
+    assert hint in result.err
+
+
+def test_missing_credentials_are_reported(
+    cli: Cli, account: RunningAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    result = cli(*TRAIN)
+    assert result.code == 4, result.err
+    assert "no credentials for AWS" in result.err
+
+
+@pytest.mark.parametrize(
+    ("bucket", "words", "code", "message", "hint"),
+    [
+        ("nobody-has-it", (), 3, "NoSuchBucket", "aws s3 mb"),
+        (DISTANT_BUCKET, (), 2, "is in eu-west-1, but", "create the context again"),
+        (BUCKET, ("--instance-type", "ml.p5.48xlarge"), 3, "ResourceLimitExceeded", "Quotas"),
+        (BUCKET, ("--instance-type", "ml.p4d.24xlarge"), 1, "CapacityError", "try again later"),
+        (
+            BUCKET,
+            ("--role", "arn:aws:iam::123456789012:role/missing"),
+            3,
+            "Could not assume role",
+            "trust policy",
+        ),
+    ],
+)
+def test_a_request_that_the_account_refuses_is_explained(
+    bucket: str,
+    words: tuple[str, ...],
+    code: int,
+    message: str,
+    hint: str,
+    cli: Cli,
+    account: RunningAccount,
+) -> None:
+    create_context(cli, "other", bucket, *words)
+    result = cli(*TRAIN[:-1], "other")
+    assert result.code == code, result.err
+    assert message in result.err
+    assert hint in result.err
+
+
+def test_a_failed_submission_leaves_nothing(cli: Cli, account: RunningAccount) -> None:
+    create_context(cli, "big", BUCKET, "--instance-type", "ml.p5.48xlarge")
+    assert cli(*TRAIN[:-1], "big", "--name", "never").code == 3
+    assert "never" not in list_keys(account)
+
+
+def list_keys(account: RunningAccount) -> str:
+    """Return the keys of the bucket, as the service lists them."""
+    import boto3
+
+    s3 = boto3.client("s3", region_name="us-east-1")
+    return "\n".join(
+        found["Key"] for found in s3.list_objects_v2(Bucket=BUCKET).get("Contents", ())
+    )
+
+
+def test_a_job_of_somebody_else_does_not_exist(cli: Cli, account: RunningAccount) -> None:
+    create_context(cli, "far", BUCKET)
+    assert cli(*TRAIN, "--name", "mine").code == 0
+    create_context(cli, "other-bucket", DISTANT_BUCKET)
+    for words in (("show", "mine"), ("stop", "mine"), ("rm", "mine")):
+        result = cli("jobs", *words, "--on", "other-bucket")
+        assert result.code == 2, result.err
+        assert "not found in other-bucket" in result.err
+
+
+def test_the_guide_works_as_written(account: RunningAccount, cli: Cli, tmp_path: Path) -> None:
+    blocks = [
+        replace(block, needs="")
+        for block in read_page("guides/sagemaker")
+        if block.title == "train.py" or block.needs == "an account of AWS"
+    ]
+    assert len(blocks) > 1
+    place = tmp_path / "page"
+    place.mkdir()
+    with create_home(place) as home:
+        environ = create_variables(home, place) | account.environ(tmp_path) | {"COLUMNS": "100"}
+        run_page(blocks, place / "none", place / "project", environ, {})

@@ -23,14 +23,16 @@ from benchmarks.kubernetes.jobs import (
     list_objects,
     submit,
     until,
+    watch_resources,
 )
 from benchmarks.kubernetes.roles import pairs
 from benchmarks.kubernetes.server import Requests, ServerExperiment, bench, requests_of
 from danlu.kube.client import Client
 from danlu.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICES
+from danlu.kube.types import Object
 from tests.ports import free_port
 
-__all__ = ["Figures", "along", "bare", "existing", "large"]
+__all__ = ["Figures", "along", "bare", "created", "existing", "large"]
 
 Figures = Mapping[str, float]
 #: Requests that clients other than the operator make too, and those of the server itself.
@@ -45,6 +47,8 @@ _ITS_OWN = (
     "endpoints",
     "tokenreviews",
 )
+#: What a job owns.
+_OWNED = (PODS, SERVICES, CONFIG_MAPS)
 _RUNS = 5.0
 _PODS = 3
 #: Events are written one after another, long after they occurred, so wait for them this long.
@@ -58,17 +62,31 @@ async def _open_experiment(directory: Path) -> AsyncIterator[tuple[ServerExperim
             yield made, client
 
 
-async def bare(directory: Path, objects: Path) -> Figures:
-    """Measure a client with 20 connections that creates the same pods, services and ConfigMaps."""
+async def bare(directory: Path, objects: Path, *, watches: bool = False) -> Figures:
+    """Measure a client with 20 connections that creates the same pods, services and ConfigMaps.
+
+    With ``watches``, they are watched meanwhile, as any controller has to.
+    """
     async with _open_experiment(directory) as (made, client):
         await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
-        before = made.cpu()
-        began = time.monotonic()
-        made.role("bare", str(objects))
-        await anyio.to_thread.run_sync(made.wait, "bare")
-        seconds = time.monotonic() - began
-        number = sum([await count(client, kind) for kind in (PODS, SERVICES, CONFIG_MAPS)])
-        return {"seconds": seconds, "objects": number, **_measure_cpu(made, before)}
+        watched = [kind.with_model(Object) for kind in _OWNED] if watches else []
+        async with watch_resources(client, watched):
+            before = made.cpu()
+            began = time.monotonic()
+            made.role("bare", str(objects))
+            await anyio.to_thread.run_sync(made.wait, "bare")
+            seconds = time.monotonic() - began
+            figures = _measure_cpu(made, before)
+        number = sum([await count(client, kind) for kind in _OWNED])
+        return {"seconds": seconds, "objects": number, **figures}
+
+
+async def created(directory: Path, kinds: Sequence[JobKind], jobs: int) -> Figures:
+    """Start the operator with ``jobs`` existing jobs, and stop it after the last pod."""
+    async with _open_experiment(directory) as (made, client):
+        await install(client)
+        await submit(client, kinds, jobs, _PODS)
+        return await _measure_creation(made, client, kinds, jobs)
 
 
 async def existing(
@@ -83,20 +101,28 @@ async def existing(
         await submit(client, kinds, jobs, _PODS)
         async with following(client) as seen:
             asked, before = await requests_of(client), made.cpu()
-            began = time.monotonic()
-            made.operator(free_port())
-            await _wait_for_pods(made, client, kinds, jobs, _PODS)
-            figures = {"last pod": time.monotonic() - began}
-            figures |= {
-                f"making {name}": spent for name, spent in _measure_cpu(made, before).items()
-            }
+            figures = await _measure_creation(made, client, kinds, jobs)
             if objects is not None:
                 objects.write_bytes(pairs(await list_objects(client)))
             started = time.monotonic()
             made.role("kubelet", str(_RUNS))
             await _wait_for_success(made, seen, jobs)
-            figures["succeeded"] = time.monotonic() - started
-            return {**figures, **await _measure_costs(made, client, asked, before, jobs=jobs)}
+            succeeded = time.monotonic() - started
+            costs = await _measure_costs(made, client, asked, before, jobs=jobs)
+            return {**figures, "succeeded": succeeded, **costs}
+
+
+async def _measure_creation(
+    made: ServerExperiment, client: Client, kinds: Sequence[JobKind], jobs: int
+) -> dict[str, float]:
+    """Start the operator; return when the last pod existed, and the CPU seconds until then."""
+    before = made.cpu()
+    began = time.monotonic()
+    made.operator(free_port())
+    await _wait_for_pods(made, client, kinds, jobs, _PODS)
+    figures = {"last pod": time.monotonic() - began}
+    spent = _measure_cpu(made, before)
+    return figures | {f"creation {name}": seconds for name, seconds in spent.items()}
 
 
 async def along(

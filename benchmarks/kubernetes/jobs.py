@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -41,6 +41,7 @@ __all__ = [
     "list_objects",
     "submit",
     "until",
+    "watch_resources",
 ]
 
 SPACE = "bench"
@@ -117,21 +118,29 @@ class JobLatencies:
 async def following(client: Client, *, pods: bool = False) -> AsyncIterator[JobLatencies]:
     """Follow all jobs, and with ``pods`` all pods, which costs the server more."""
     seen = JobLatencies()
-    informers: list[Informer[Any]] = []
-    for kind in KINDS.values():
-        informers.append(
-            Informer(client, kind.resource.with_model(_WatchedJob), ListOptions(SPACE))
-        )
-        informers[-1].add_event_handler(seen.see_job)
-    if pods:
-        informers.append(Informer(client, PODS.with_model(_WatchedPod), ListOptions(SPACE)))
-        informers[-1].add_event_handler(seen.see_pod)
+    resources = [kind.resource.with_model(_WatchedJob) for kind in KINDS.values()]
+    async with watch_resources(client, resources, seen.see_job), AsyncExitStack() as stack:
+        if pods:
+            watched = [PODS.with_model(_WatchedPod)]
+            await stack.enter_async_context(watch_resources(client, watched, seen.see_pod))
+        yield seen
+
+
+@asynccontextmanager
+async def watch_resources(
+    client: Client,
+    resources: Iterable[Resource[Any]],
+    handler: Callable[[Any, Any], None] = lambda old, new: None,
+) -> AsyncIterator[None]:
+    """Watch resources, and call the handler for each change."""
+    informers = [Informer(client, resource, ListOptions(SPACE)) for resource in resources]
     async with anyio.create_task_group() as group:
         for informer in informers:
+            informer.add_event_handler(handler)
             group.start_soon(informer.run)
         for informer in informers:
             await informer.wait_for_cache_sync()
-        yield seen
+        yield
         group.cancel_scope.cancel()
 
 

@@ -18,6 +18,7 @@ GENERATORS = (
     "scripts.reference.build_language",
     "scripts.reference.notebook",
     "scripts.reference.dependencies",
+    "scripts.reference.node_templates",
 )
 
 

@@ -264,6 +264,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         "config.sagemaker(['python', 'a.py'])",
         {"declarations": (SageMakerEntrypoint(("python", "a.py")),)},
     ),
+    (
+        "config.sagemaker(['a'], framework='mpi')",
+        {"declarations": (SageMakerEntrypoint(("a",), "mpi"),)},
+    ),
     ("config.jupyter()", {"declarations": (JupyterServer(),)}),
     ("config.jupyter(token='t', port=8888)", {"declarations": (JupyterServer("t", 8888),)}),
     ("config.gpu(count=2)", {"declarations": (GpuCount(2),)}),

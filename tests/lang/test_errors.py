@@ -166,7 +166,7 @@ def test_conflicting_declaration_names_the_first() -> None:
 
 def test_an_image_has_one_entrypoint() -> None:
     error = finding("def build():\n    config.sagemaker()\n    config.entrypoint(['a'])\n")
-    assert "declared twice" in error.message
+    assert "config.entrypoint() and config.sagemaker() both set the entrypoint" in error.message
     assert "build.envd:2:5" in error.hint
 
 

@@ -61,6 +61,7 @@ def test_program_gets_arguments_and_the_rendezvous(base: Path) -> None:
     assert (code, err) == (0, "")
     assert out.strip() == f"['--epochs', '3', '-n', '[1]'] 3 {base / 'code'}"
     assert not (base / "output" / "failure").exists()
+    assert (base / "output" / "success").read_text() == ""
 
 
 def test_command_of_the_image_runs_if_there_is_no_program(base: Path) -> None:
@@ -118,9 +119,18 @@ def test_host_that_does_not_resolve_is_a_failure(base: Path) -> None:
         ("hyperparameters", "{'a': 1}", "cannot read"),
         ("hyperparameters", "[]", "not an object"),
         ("resourceconfig", '{"hosts": ["a"], "current_host": "b"}', "host 'b' is not one of"),
-        ("hyperparameters", '{"sagemaker_mpi_enabled": "true"}', "is not supported"),
+        ("hyperparameters", '{"sagemaker_parameter_server_enabled": "true"}', "is not supported"),
         ("hyperparameters", '{"sagemaker_submit_directory": "s3://b/c"}', "cannot fetch"),
-        ("hyperparameters", '{"a": "x\\u0000"}', "cannot start"),
+        ("hyperparameters", '{"a": "x\\u0000"}', "'a' cannot be a variable"),
+        ("hyperparameters", '{"a=b": "1"}', "'a=b' cannot be a variable"),
+        ("hyperparameters", json.dumps({"a": "x" * 200_000}), "more than Linux's 131071"),
+        ("resourceconfig", '{"hosts": ["a", 5], "current_host": "a"}', "hosts are ['a', 5]"),
+        ("resourceconfig", '{"hosts": ["a", "a"], "current_host": "a"}', "hosts are ['a', 'a']"),
+        (
+            "resourceconfig",
+            '{"hosts": ["a"], "current_host": "a", "instance_groups": null}',
+            "invalid instance_groups",
+        ),
     ],
 )
 def test_invalid_job_is_a_failure(base: Path, name: str, text: str, message: str) -> None:
@@ -129,6 +139,52 @@ def test_invalid_job_is_a_failure(base: Path, name: str, text: str, message: str
     assert (code, out) == (1, "")
     assert message in err
     assert message in read_failure(base)
+
+
+def test_output_that_cannot_be_written_is_one_message(base: Path) -> None:
+    (base / "output").write_text("in the way")
+    code, out, err = finish(start(base, "train", program="print(1)"))
+    assert (code, out) == (1, "")
+    assert f"error: cannot create {base}/output/data: Not a directory" in err
+    assert f"warning: cannot write {base}/output/failure" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("answer", ["not JSON", '{"nc_count": 2}', "[2]", '[{"nc_count": "2"}]'])
+def test_answer_of_neuron_ls_that_cannot_be_read_is_a_failure(base: Path, answer: str) -> None:
+    (base / "bin").mkdir()
+    (base / "bin" / "neuron-ls").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (base / "bin" / "neuron-ls").chmod(0o755)
+    path = f"{base}/bin:{os.environ['PATH']}"
+    code, out, err = finish(start(base, "train", program="print(1)", PATH=path))
+    assert (code, out) == (1, "")
+    assert err.startswith("error: cannot read the answer of neuron-ls -j")
+    assert read_failure(base).startswith("cannot read the answer")
+
+
+def test_command_that_is_not_json_is_a_failure(base: Path) -> None:
+    code, _, err = finish(start(base, "train", DANLU_TRAIN_COMMAND="python train.py"))
+    assert (code, err.count("\n")) == (1, 2)
+    assert "error: invalid DANLU_TRAIN_COMMAND: 'python train.py'" in err
+
+
+def test_mpi_of_one_host_runs_its_processes(base: Path) -> None:
+    (base / "bin").mkdir()
+    (base / "bin" / "mpirun").write_text('#!/bin/sh\necho "$@" $OMPI_MCA_orte_default_hostfile\n')
+    (base / "bin" / "mpirun").chmod(0o755)
+    options = {
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_num_of_processes_per_host": "4",
+        "sagemaker_mpi_custom_mpi_options": '-x "A=b c" --NCCL_DEBUG WARN',
+    }
+    write_config(base, "hyperparameters", options)
+    path = f"{base}/bin:{os.environ['PATH']}"
+    command = json.dumps(["train", "me"])
+    code, out, err = finish(start(base, "train", PATH=path, DANLU_TRAIN_COMMAND=command))
+    assert (code, err) == (0, "")
+    *words, hosts = out.split()
+    assert " ".join(words) == "-np 4 -x A=b c -x NCCL_DEBUG=WARN train me"
+    assert Path(hosts).read_text() == "localhost slots=4\n"
 
 
 def test_other_commands_are_executed_as_they_are(base: Path) -> None:

@@ -1,12 +1,13 @@
-"""The ``SM_…`` variables of jobs, compared with those of SageMaker's own training toolkit.
+"""The ``SM_…`` variables of jobs, compared with those of SageMaker's toolkit and of its SDK.
 
-``DANLU_GOLDEN=write`` records what the toolkit of the named version gives.
+``DANLU_GOLDEN=write`` records what the named versions give.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,8 @@ from typing import Any
 import pytest
 
 from danlu.replica_runtime import sagemaker
-from danlu.training.frameworks.pytorch import FRAMEWORK, MASTER, WORKER
-from danlu.training.types import Job, ReplicaId, ReplicaSpec, RestartPolicy
 from tests.golden import write_on_request
 from tests.serving.servers import install_packages
-from tests.training.frameworks.topology import FakeTopology
 
 CASES = Path(__file__).with_name("sagemaker_cases.json")
 RECORDING = json.loads(CASES.read_text(encoding="utf-8"))
@@ -29,6 +27,18 @@ OURS = """
 import json, os, runpy
 program = runpy.run_path(os.environ["PROGRAM"])
 print(json.dumps(program["read_job"](os.environ["SAGEMAKER_BASE_DIR"], os.environ)[0]))
+"""
+SDK = """
+import contextlib, json, os, re, runpy, sys
+base = os.environ["SAGEMAKER_BASE_DIR"]
+files = ("resourceconfig", "inputdataconfig", "hyperparameters")
+config = [json.load(open(f"{base}/input/config/{name}.json")) for name in files]
+with contextlib.redirect_stdout(sys.stderr):
+    driver = runpy.run_path(os.environ["DRIVERS"] + "/scripts/environment.py")
+    driver["set_env"](*config, output_file=f"{base}/exports")
+lines = open(f"{base}/exports").read()
+found = dict(re.findall(r"^export ([^\\n]*?)='(.*)'$", lines, re.MULTILINE))
+print(json.dumps(found))
 """
 TOOLKIT = """
 import json
@@ -57,11 +67,11 @@ def read_variables(code: str, base: Path, environment: dict[str, str]) -> dict[s
     output = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE).stdout
     variables = json.loads(output.decode().splitlines()[-1])
     assert variables["SM_NUM_CPUS"] == str(os.cpu_count())
-    count = f'"num_cpus":{os.cpu_count()},'
-    assert count in variables["SM_TRAINING_ENV"]
+    count = re.compile(rf'(?<="num_cpus":)( ?){os.cpu_count()}(?=,)')
+    assert count.search(variables["SM_TRAINING_ENV"])
     variables["SM_NUM_CPUS"] = "CPUS"
     return {
-        name: value.replace(str(base), "/opt/ml").replace(count, '"num_cpus":"CPUS",')
+        name: count.sub(r'\1"CPUS"', value.replace(str(base), "/opt/ml"))
         for name, value in sorted(variables.items())
     }
 
@@ -71,35 +81,51 @@ def test_variables_of_a_job_are_those_of_the_toolkit(name: str, tmp_path: Path) 
     case = RECORDING["cases"][name]
     environment = write_job(tmp_path / "ml", case)
     environment["PROGRAM"] = str(sagemaker.__file__)
-    assert read_variables(OURS, tmp_path / "ml", environment) == case["variables"]
+    found = read_variables(OURS, tmp_path / "ml", environment)
+    training = json.loads(found.pop("SM_TRAINING_ENV"))
+    expected = dict(case["variables"])
+    expected_training = json.loads(expected.pop("SM_TRAINING_ENV"))
+    assert {name: found[name] for name in expected} == expected
+    assert {name: training[name] for name in expected_training} == expected_training
 
 
-@pytest.mark.parametrize(("gpus", "processes"), [(8, "auto"), (0, "1")])
-def test_rendezvous_is_that_of_a_pytorch_job(
-    gpus: int, processes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replicas = {
-        MASTER: ReplicaSpec(1, {}, RestartPolicy.NEVER),
-        WORKER: ReplicaSpec(2, {}, RestartPolicy.NEVER),
-    }
-    job = Job("PyTorchJob", "digits", replicas, options={"nprocPerNode": processes})
-    topology = FakeTopology(job, FRAMEWORK)
-    nodes = [ReplicaId(MASTER, 0), ReplicaId(WORKER, 0), ReplicaId(WORKER, 1)]
-    hosts = [topology.host(node) for node in nodes]
-    monkeypatch.setattr(sagemaker, "_PORT", str(topology.port(nodes[0])))
-    for node, host in zip(nodes, hosts, strict=True):
-        properties = {
-            "current_host": host,
-            "distribution_hosts": [],
-            "hosts": hosts,
-            "master_hostname": hosts[0],
-            "network_interface_name": "eth0",
-            "num_gpus": gpus,
-            "num_neurons": 0,
-        }
-        nccl = {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_HOSTID": host}
-        expected = {**dict(FRAMEWORK.build_env(job, node, topology)), **nccl}
-        assert sagemaker.build_rendezvous(properties) == expected
+@pytest.mark.parametrize("name", RECORDING["sdk_variables"])
+def test_variables_of_a_job_include_those_of_the_sdk(name: str, tmp_path: Path) -> None:
+    environment = write_job(tmp_path / "ml", RECORDING["cases"][name])
+    environment["PROGRAM"] = str(sagemaker.__file__)
+    found = read_variables(OURS, tmp_path / "ml", environment)
+    expected = dict(RECORDING["sdk_variables"][name])
+    training = json.loads(expected.pop("SM_TRAINING_ENV"))
+    assert json.loads(found["SM_TRAINING_ENV"]).keys() >= training.keys()
+    # The toolkit sorts channels, and writes null as nothing.
+    expected["SM_CHANNELS"] = json.dumps(sorted(json.loads(expected["SM_CHANNELS"])))
+    nothing = {variable for variable, value in expected.items() if value == "null"}
+    for variable, value in expected.items():
+        shown = "" if variable in nothing else decode_value(value)
+        assert decode_value(found[variable]) == shown, variable
+
+
+def decode_value(text: str) -> object:
+    """Return the value of a variable; NaN as text, which is equal to itself."""
+    try:
+        return json.loads(text, parse_constant=str)
+    except ValueError:
+        return text
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_sdk_gives_the_recorded_variables(tmp_path: Path) -> None:
+    drivers = install_packages(tmp_path / "sdk", "--no-deps", RECORDING["sdk"])
+    found = json.loads(json.dumps(RECORDING))
+    for name in found["sdk_variables"]:
+        environment = write_job(tmp_path / name, found["cases"][name])
+        environment["DRIVERS"] = str(drivers / "sagemaker/train/container_drivers")
+        environment.setdefault("TRAINING_JOB_NAME", "job")
+        variables = read_variables(SDK, tmp_path / name, environment)
+        found["sdk_variables"][name] = variables
+    write_on_request(CASES, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    assert found == RECORDING
 
 
 @pytest.mark.real

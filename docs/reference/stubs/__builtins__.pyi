@@ -476,14 +476,18 @@ class _Config:
         """
 
     @staticmethod
-    def sagemaker(command: Sequence[str] | None = ()) -> None:
+    def sagemaker(command: Sequence[str] | None = (), framework: str | None = "") -> None:
         """Let the image run as a SageMaker training job, too: its entrypoint gives the program the
-        variables and arguments of SageMaker's toolkit and those of torchrun, and says why it
-        failed. It executes commands other than `train` and `serve` as they are.
+        variables and arguments of SageMaker's toolkit and those by which a framework's nodes
+        find one another, and says why it failed. It executes commands other than `train` and
+        `serve` as they are.
 
         Args:
             command: the image's command, to which hyperparameters are added; without it,
                 SageMaker's `SAGEMAKER_PROGRAM` names a file in `/opt/ml/code`
+            framework: the framework whose variables the command gets, `pytorch` or another
+                one; `mpi` runs the command with `mpirun`; without it, the variables of all
+                of them but MPI
 
         Example:
             config.sagemaker(["python", "/workspace/train.py"])

@@ -31,6 +31,7 @@ class EnvironmentBuilder:
     def __init__(self, text: str = "") -> None:
         self.text = text
         self._unique: dict[str, Declaration] = {}
+        self._setters: dict[str, str] = {}
         self._declarations: list[Declaration] = []
         self._steps: list[Step] = []
         self._includes: list[IncludeRef] = []
@@ -40,8 +41,17 @@ class EnvironmentBuilder:
         """Add a declaration of which there may be several."""
         self._declarations.append(declaration)
 
-    def declare_once(self, function: str, declaration: Declaration) -> None:
-        """Add the only declaration of a function; another one must be equal to it."""
+    def declare_once(self, function: str, declaration: Declaration, *, setting: str = "") -> None:
+        """Add the only declaration of a function; another one must be equal to it.
+
+        Of functions that have the same ``setting`` only one may be called.
+        """
+        other = self._setters.setdefault(setting or function, function)
+        if other != function:
+            raise CallError(
+                f"{function}() and {other}() both set {setting}",
+                hint=f"{other}() is at {self._unique[other].span}; keep one of them",
+            )
         if self._is_first(function, declaration):
             self._declarations.append(declaration)
 

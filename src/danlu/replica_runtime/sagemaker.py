@@ -1,36 +1,44 @@
 """The entrypoint of an image that can also run as a SageMaker training job.
 
 ``train`` runs the program as SageMaker's training toolkit does (``sagemaker-training`` 5.1.4): with
-its ``SM_…`` variables and arguments, the variables of torchrun, and ``output/failure``, which says
-why the job failed. ``serve`` starts the image's model server. Other commands are executed as they
-are. The program is copied into images alone.
+its ``SM_…`` variables and arguments, those that version 3 of SageMaker's SDK sets, the variables by
+which a framework's nodes find one another, and ``output/failure``, which says why the job failed.
+``serve`` starts the image's model server. Other commands are executed as they are. The program is
+copied into images without this package, together with ``node_templates.json`` and ``mpi_hosts.py``.
 """
 
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 #: Where SageMaker's directories are (the toolkit's variable), ``/opt/ml`` by default.
 BASE_DIRECTORY = "SAGEMAKER_BASE_DIR"
 #: The image's command as JSON: SageMaker replaces it by ``train``.
 COMMAND = "DANLU_TRAIN_COMMAND"
-#: How many seconds to wait for the name of the first host.
+#: The framework whose nodes the hosts are; without it, of all whose variables do not conflict.
+FRAMEWORK = "DANLU_TRAIN_FRAMEWORK"
+#: How many seconds to wait for the other hosts.
 HOST_TIMEOUT = "DANLU_HOST_TIMEOUT"
 SERVER = "/usr/local/bin/serve"
 #: How much of ``output/failure`` SageMaker shows, in characters.
 MAX_FAILURE = 1024
 
+_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _PORT = "7777"
-_LOOKUP_SECONDS = 0.5
+_MPI_PORT = "7778"
+_LOOKUP_SECONDS = 0.1
 _DRAIN_SECONDS = 5
 _MAX_TAIL = 256 << 10
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -46,6 +54,16 @@ _LAUNCHER = re.compile(
     "|pytorch_xla_multi_worker|multi_worker_mirrored_strategy)_enabled"
 )
 _TORCHRUN = "sagemaker_torch_distributed_enabled"
+_FRAMEWORKS = {
+    "sagemaker_mpi_enabled": "mpi",
+    "sagemaker_multi_worker_mirrored_strategy_enabled": "tensorflow",
+    _TORCHRUN: "pytorch",
+}
+_MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
+_MPI_SLOTS = "sagemaker_mpi_num_of_processes_per_host"
+_REFERENCE = re.compile(r'\$\(([A-Z]+)(?: ([0-9]+) ("(?:[^"\\]|\\.)*"))?\)')
+#: The longest argument and variable that Linux passes to a program, in bytes (MAX_ARG_STRLEN).
+_MAX_STRING = (128 << 10) - 1
 _PROGRAM_NAME = re.compile(
     r"(?!.*(^|/)\.\.?(/|$))[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*"
 )
@@ -90,28 +108,45 @@ def train(base: str) -> int:
         variables, properties = read_job(base, os.environ)
         host, hosts = properties["current_host"], properties["hosts"]
         place = f"rank {hosts.index(host)} of {len(hosts)} ({host}): "
-        command, directory = choose_command(base, properties)
-        os.makedirs(properties["output_data_dir"], exist_ok=True)
-        os.makedirs(properties["model_dir"], exist_ok=True)
-        received = wait_for_host(properties["master_hostname"])
+        framework = choose_framework(properties, os.environ)
+        command, directory = choose_command(base, properties, framework)
+        create_directories(properties["output_data_dir"], properties["model_dir"])
+        received = wait_for_hosts(hosts)
         if received:
             return 128 + received
-        environment = dict(build_rendezvous(properties), **os.environ)
+        # Open MPI looks for its agent at the same path on every host.
+        files = os.path.join(tempfile.gettempdir(), "danlu-nodes")
+        environment = build_rendezvous(properties, framework, files)
+        environment.update(os.environ)
         environment.update(variables)
+        if framework == "mpi":
+            command = build_mpi_command(command, properties, files)
         if directory:  # for programs in a subdirectory
             paths = filter(None, (directory, environment.get("PYTHONPATH")))
             environment["PYTHONPATH"] = os.pathsep.join(paths)
         code, stopped, lines = run_program(command, directory, environment)
     except (StartError, OSError) as error:
-        write_failure(base, f"{place}{error}")
+        write_result(base, "failure", f"{place}{error}")
         return _print_error(error)
-    if code and not stopped:
-        write_failure(base, place + describe_failure(command, code, lines))
+    if not code:
+        write_result(base, "success", "")
+    elif not stopped:
+        write_result(base, "failure", place + describe_failure(command, code, lines))
     return code
 
 
+def create_directories(*paths: str) -> None:
+    """Create what SageMaker does not; raise :class:`StartError` if that is impossible."""
+    for path in paths:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            hint = "SageMaker expects images that run as root" if os.getuid() else ""
+            raise StartError(f"cannot create {path}: {error.strerror}", hint) from error
+
+
 def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]":
-    """Return the toolkit's variables, and the properties of its ``Environment``.
+    """Return the variables of the toolkit and the SDK, and the toolkit's ``Environment``.
 
     Raises :class:`StartError` for files that are missing or invalid.
     """
@@ -119,7 +154,10 @@ def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]"
     channels = _read_object(f"{base}/input/config/inputdataconfig.json")
     hyperparameters = _read_object(f"{base}/input/config/hyperparameters.json")
     for name, value in hyperparameters.items():
-        with suppress(ValueError, TypeError):
+        if "=" in name or "\0" in f"{name}{value}":
+            message = f"hyperparameter {name!r} cannot be a variable: it contains '=' or NUL"
+            raise StartError(message, "rename it, or put the value in a file of a channel")
+        with suppress(ValueError, TypeError, RecursionError):
             hyperparameters[name] = json.loads(value)
     names = [name for name in hyperparameters if _SETTING.fullmatch(name)]
     settings = {name: hyperparameters.pop(name) for name in names}
@@ -127,6 +165,8 @@ def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]"
     hosts, host = resources.get("hosts"), resources.get("current_host")
     if not isinstance(hosts, list) or host not in hosts:
         raise StartError(f"invalid resourceconfig.json: host {host!r} is not one of {hosts!r}")
+    if not all(isinstance(name, str) and name for name in hosts) or len({*hosts}) < len(hosts):
+        raise StartError(f"invalid resourceconfig.json: hosts are {hosts!r}")
     group = resources.get("current_group_name", "homogeneousCluster")
     launched = [group] if any(extra[name] for name in extra if _LAUNCHER.fullmatch(name)) else []
     launched = extra.get("sagemaker_distribution_instance_groups", launched)
@@ -139,6 +179,8 @@ def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]"
     except (KeyError, TypeError) as error:
         raise StartError(f"invalid instance_groups in resourceconfig.json: {error}") from error
     nodes = nodes if groups else list(hosts)
+    if not {*nodes} <= {*hosts}:
+        raise StartError(f"invalid resourceconfig.json: not all of {nodes!r} are in hosts")
     module = str(environ.get("SAGEMAKER_PROGRAM", settings.get("sagemaker_program")))
     instance_type = resources.get("current_instance_type", "local")
     paths = {name: f"{base}/input/data/{name}" for name in channels}
@@ -185,12 +227,33 @@ def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]"
         master_hostname=first,
         topology=resources.get("topology", []),
     )
+    # The SDK's names; where the toolkit has one too, it is the same value.
+    sdk = {
+        "input_data_dir": f"{base}/input/data",
+        "master_addr": first,
+        "master_port": int(_PORT),
+    }
+    properties.update(sdk)
+    shared.update(
+        sdk,
+        current_host_rank=sorted(hosts).index(host),
+        host_count=len(hosts),
+        output_failure=f"{base}/output/failure",
+    )
     shared.update(hps=hyperparameters, framework_params=extra, channels=sorted(channels))
     shared.update(training_env=properties, user_args=build_arguments(hyperparameters))
     shared.update({"topology": properties["topology"]} if properties["topology"] else {})
     shared.update((f"channel_{name}", path) for name, path in paths.items())
+    shared.update(
+        (f"hp_{name.replace('-', '_')}", hyperparameters[name]) for name in hyperparameters
+    )
     shared.update((f"hp_{name}", value) for name, value in hyperparameters.items())
-    return {f"SM_{name.upper()}": _encode_value(shared[name]) for name in shared}, properties
+    variables = {f"SM_{name.upper()}": _encode_value(shared[name]) for name in shared}
+    region = environ.get("AWS_DEFAULT_REGION") or environ.get("AWS_REGION")
+    variables["CURRENT_HOST"] = str(host)
+    variables["SAGEMAKER_JOB_NAME"] = _encode_value(settings.get("sagemaker_job_name"))
+    variables["SAGEMAKER_REGION"] = _encode_value(settings.get("sagemaker_region", region))
+    return variables, properties
 
 
 def build_arguments(hyperparameters: "dict[str, Any]") -> "list[str]":
@@ -204,7 +267,32 @@ def build_arguments(hyperparameters: "dict[str, Any]") -> "list[str]":
     return arguments
 
 
-def choose_command(base: str, properties: "dict[str, Any]") -> "tuple[list[str], str | None]":
+def choose_framework(properties: "dict[str, Any]", environ: Any) -> str:
+    """Return the framework whose nodes the hosts are, or an empty name.
+
+    It is the toolkit's switch among the hyperparameters, else :data:`FRAMEWORK`. Raises
+    :class:`StartError` for what needs the toolkit itself.
+    """
+    extra = properties["additional_framework_parameters"]
+    switches = [key for key in extra if _LAUNCHER.fullmatch(key) and extra[key]]
+    unsupported = [key for key in switches if key not in _FRAMEWORKS]
+    if properties["framework_module"]:
+        unsupported = ["SAGEMAKER_TRAINING_MODULE"]
+    if unsupported:
+        raise StartError(f"{unsupported[0]} is not supported", "start processes in the program")
+    if len(switches) > 1:
+        raise StartError(f"cannot combine {' and '.join(switches)}", "leave one of them out")
+    name = _FRAMEWORKS[switches[0]] if switches else environ.get(FRAMEWORK, "")
+    known = _read_object(f"{_DIRECTORY}/node_templates.json")
+    if name and name not in known:
+        raise StartError(f"unknown framework {name!r}", f"{FRAMEWORK} is one of {', '.join(known)}")
+    takes_part = properties["current_host"] in _list_nodes(properties)
+    return "" if name == "mpi" and not takes_part else name
+
+
+def choose_command(
+    base: str, properties: "dict[str, Any]", framework: str
+) -> "tuple[list[str], str | None]":
     """Return the command to run, and its directory, None for the present one.
 
     It is the toolkit's program (``SAGEMAKER_PROGRAM``) or the image's command. Raises
@@ -212,16 +300,19 @@ def choose_command(base: str, properties: "dict[str, Any]") -> "tuple[list[str],
     """
     extra, name = properties["additional_framework_parameters"], properties["user_entry_point"]
     arguments, code = build_arguments(properties["hyperparameters"]), f"{base}/code"
-    unsupported = [key for key in extra if _LAUNCHER.fullmatch(key) and extra[key]]
-    if properties["framework_module"]:
-        unsupported = ["SAGEMAKER_TRAINING_MODULE"]
-    if unsupported not in ([], [_TORCHRUN]):
-        raise StartError(f"{unsupported[0]} is not supported", "start processes in the program")
+    torchrun = bool(extra.get(_TORCHRUN))
     if not name:
-        command = json.loads(os.environ.get(COMMAND, "[]"))
-        if command:
-            return command + arguments, None
-        raise StartError("no program to run", "set SAGEMAKER_PROGRAM, or a command of the image")
+        text = os.environ.get(COMMAND, "[]")
+        try:
+            command = [str(word) for word in json.loads(text)]
+        except (ValueError, TypeError):
+            raise StartError(f"invalid {COMMAND}: {text!r}", "set a list in JSON") from None
+        if not command:
+            hint = "set SAGEMAKER_PROGRAM, or a command of the image"
+            raise StartError("no program to run", hint)
+        if torchrun and not any(os.path.basename(word) == "torchrun" for word in command):
+            command = ["torchrun", "--no-python", *command]
+        return command + arguments, None
     if properties["module_dir"] != code:
         message = f"cannot fetch the program from {properties['module_dir']}"
         raise StartError(message, f"copy it to {code} in the image")
@@ -231,7 +322,12 @@ def choose_command(base: str, properties: "dict[str, Any]") -> "tuple[list[str],
         if os.path.exists(f"{code}/{file}"):
             print(f"note: {file} is not installed: the image has its packages", file=sys.stderr)
     if name.endswith(".py"):
-        launcher = ["torchrun"] if extra.get(_TORCHRUN) else [sys.executable, "--"]
+        launcher = [sys.executable, "--"]
+        if torchrun:
+            launcher = ["torchrun"]
+        elif framework == "mpi" and find_spec("mpi4py"):
+            # An exception then ends all ranks; else they would wait for this one.
+            launcher = [sys.executable, "-m", "mpi4py"]
         return [*launcher, name, *arguments], code
     if not os.access(f"{code}/{name}", os.X_OK):
         os.chmod(f"{code}/{name}", 0o755)
@@ -239,27 +335,105 @@ def choose_command(base: str, properties: "dict[str, Any]") -> "tuple[list[str],
     return ["/bin/sh", "-c", 'exec "./$0" "$@"', name, *arguments], code
 
 
-def build_rendezvous(properties: "dict[str, Any]") -> "dict[str, str]":
-    """Return the variables of torchrun and torch.distributed: those of a ``PyTorchJob``."""
-    nodes = properties["distribution_hosts"] or properties["hosts"]
-    host, first = properties["current_host"], properties["master_hostname"]
-    if host not in nodes:
-        return {}  # of an instance group that does not take part
-    rank, size = str(nodes.index(host)), str(len(nodes))
-    variables = {"MASTER_ADDR": first, "MASTER_PORT": _PORT, "RANK": rank, "WORLD_SIZE": size}
-    variables.update({"PET_MASTER_ADDR": first, "PET_MASTER_PORT": _PORT, "PET_NODE_RANK": rank})
-    processes = "auto" if properties["num_gpus"] else str(properties["num_neurons"] or 1)
-    variables.update({"PET_NNODES": size, "PET_NPROC_PER_NODE": processes, "PYTHONUNBUFFERED": "1"})
-    # gethostname() is the same on all hosts, so NCCL would take them for one.
-    return {
-        "NCCL_SOCKET_IFNAME": properties["network_interface_name"],
+def build_rendezvous(
+    properties: "dict[str, Any]", framework: str, directory: str
+) -> "dict[str, str]":
+    """Return the variables of the nodes of a framework, and of libraries that connect hosts.
+
+    Its files are written to a directory. Without a framework the variables are those of all that
+    start no processes themselves: they do not contradict one another.
+    """
+    host, interface = properties["current_host"], properties["network_interface_name"]
+    # gethostname() is the same on all hosts, so these would take them for one.
+    variables = {
+        "GLOO_SOCKET_IFNAME": interface,
+        "HOROVOD_HOSTNAME": host,
         "NCCL_HOSTID": host,
-        **variables,
+        "NCCL_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+    }
+    nodes = _list_nodes(properties)
+    if host not in nodes:
+        return variables  # of an instance group that does not take part
+    known = _read_object(f"{_DIRECTORY}/node_templates.json")
+    chosen = [known[framework]] if framework else [t for t in known.values() if "command" not in t]
+    kind = "single" if len(nodes) == 1 else "other" if nodes.index(host) else "first"
+    for templates in chosen:
+        for name, text in templates[kind].items():
+            variables[name] = fill_template(text, properties, directory)
+        for name, text in templates.get("files", {}).items():
+            create_directories(directory)
+            agent = (
+                f"#!/bin/sh\nexec '{sys.executable}' -I {_DIRECTORY}/mpi_hosts.py exec {_MPI_PORT}"
+            )
+            text = fill_template(f'{agent} "$@"\n' if text is None else text, properties, directory)
+            with open(f"{directory}/{name}", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(file.name, 0o755)
+    if "PET_NPROC_PER_NODE" in variables and not properties["num_gpus"]:
+        variables["PET_NPROC_PER_NODE"] = str(properties["num_neurons"] or 1)
+    if framework == "mpi":
+        # As the toolkit's options of mpirun: one process may use all cores, and a network that
+        # other hosts do not have is not tried.
+        variables["OMPI_MCA_hwloc_base_binding_policy"] = "none"
+        variables["PRTE_MCA_hwloc_default_binding_policy"] = "none"
+        for layer in ("OMPI_MCA_btl_tcp", "OMPI_MCA_oob_tcp", "PRTE_MCA_prte"):
+            variables[f"{layer}_if_include"] = interface
+    return variables
+
+
+def fill_template(text: str, properties: "dict[str, Any]", directory: str) -> str:
+    """Return what a template of ``node_templates.json`` means on this host."""
+    nodes, slots = _list_nodes(properties), _count_slots(properties)
+    values = {
+        "DIRECTORY": directory,
+        "FIRST": nodes[0],
+        "PROCESSES": str(slots * len(nodes)),
+        "RANK": str(nodes.index(properties["current_host"])),
+        "SIZE": str(len(nodes)),
+        "SLOTS": str(slots),
     }
 
+    def replace(found: "re.Match[str]") -> str:
+        name, start, separator = found.groups()
+        if start is None:
+            return values[name]
+        return _REFERENCE.sub(replace, json.loads(separator)).join(nodes[int(start) :])
 
-def wait_for_host(host: str) -> int:
-    """Wait until a name resolves, or a signal arrives; return that, or 0.
+    return _REFERENCE.sub(replace, text)
+
+
+def build_mpi_command(
+    command: "list[str]", properties: "dict[str, Any]", directory: str
+) -> "list[str]":
+    """Return what starts a command's processes on all nodes, or waits until the first has."""
+    nodes, extra = _list_nodes(properties), properties["additional_framework_parameters"]
+    program = [sys.executable, "-I", f"{_DIRECTORY}/mpi_hosts.py"]
+    if properties["current_host"] != nodes[0]:
+        return [*program, "wait", _MPI_PORT, nodes[0]]
+    words = [
+        fill_template(word, properties, directory)
+        for word in _read_object(f"{_DIRECTORY}/node_templates.json")["mpi"]["command"]
+    ]
+    number = extra.get("sagemaker_mpi_num_processes")
+    if number:
+        words[words.index("-np") + 1] = str(number)
+    options = re.sub(
+        r"--NCCL_DEBUG[ =](\S+)", r"-x NCCL_DEBUG=\1", str(extra.get(_MPI_OPTIONS) or "")
+    )
+    return [
+        *program,
+        "launch",
+        _MPI_PORT,
+        ",".join(nodes[1:]),
+        *words,
+        *shlex.split(options),
+        *command,
+    ]
+
+
+def wait_for_hosts(hosts: "list[str]") -> int:
+    """Wait until all names resolve, or a signal arrives; return that, or 0.
 
     Raises :class:`StartError` after the time limit.
     """
@@ -267,18 +441,21 @@ def wait_for_host(host: str) -> int:
     if not limit.isdigit():
         raise StartError(f"invalid {HOST_TIMEOUT}: {limit!r}", "set a number of seconds")
     end = time.monotonic() + int(limit)
-    while True:
+    waiting = list(hosts)
+    while waiting:
         try:
-            socket.gethostbyname(host)
-            return 0
+            socket.gethostbyname(waiting[0])
+            del waiting[0]
+            continue
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
         if time.monotonic() >= end:
-            message = f"host {host} not found within {limit} seconds: {reason}"
+            message = f"host {waiting[0]} not found within {limit} seconds: {reason}"
             raise StartError(message, f"{HOST_TIMEOUT} is the limit")
         received = signal.sigtimedwait(_SIGNALS, _LOOKUP_SECONDS)
         if received:
             return received.si_signo
+    return 0
 
 
 def run_program(
@@ -288,24 +465,47 @@ def run_program(
 
     Return its exit code, whether a signal was forwarded, and its last lines on stderr.
     """
+    texts = [(f"the argument {word[:20]!r}…", word) for word in command]
+    texts.extend((f"the variable {name}", f"{name}={environment[name]}") for name in environment)
+    for shown, text in texts:
+        length = len(os.fsencode(text))
+        if length > _MAX_STRING:
+            message = f"cannot start {command[0]}: {shown} has {length} bytes, more than Linux's"
+            hint = "put long hyperparameters in a file of a channel"
+            raise StartError(f"{message} {_MAX_STRING}", hint)
     unblock = lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ())  # noqa: E731
     options = {"cwd": directory, "env": environment, "preexec_fn": unblock}  # type: dict[str, Any]
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, **options)
     except (OSError, ValueError) as error:
         raise StartError(f"cannot start {command[0]}: {error}") from error
-    tail, stopped = bytearray(), False
+    tail, stopped, code = bytearray(), False, None
     reader = threading.Thread(target=_copy_errors, args=(process.stderr, tail), daemon=True)
     reader.start()
-    while process.poll() is None:
-        number = signal.sigwait((*_SIGNALS, signal.SIGCHLD))
+    while code is None:
+        code = _reap_processes(process.pid)
+        number = signal.SIGCHLD if code is not None else signal.sigwait((*_SIGNALS, signal.SIGCHLD))
         if number != signal.SIGCHLD:
             stopped = True
-            process.send_signal(number)
+            os.kill(process.pid, number)
+    process.returncode = code  # it was reaped here
     reader.join(_DRAIN_SECONDS)  # a process that the program left may keep the pipe open
-    code = process.returncode
     lines = bytes(tail).decode("utf-8", "replace").splitlines()
-    return code if code >= 0 else 128 - code, stopped, lines
+    return code, stopped, lines
+
+
+def _reap_processes(program: int) -> "int | None":
+    """Reap what has ended, as process 1 also orphans; return the program's exit code, if it has."""
+    result = None
+    with suppress(ChildProcessError):
+        while True:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                break
+            if child == program:
+                killed = os.WIFSIGNALED(status)
+                result = 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
+    return result
 
 
 def describe_failure(command: "list[str]", code: int, lines: "list[str]") -> str:
@@ -336,12 +536,29 @@ def find_exception(lines: "list[str]") -> str:
     return found
 
 
-def write_failure(base: str, text: str) -> None:
-    """Write why the job failed, unless the program has said so itself."""
-    with suppress(OSError):
+def write_result(base: str, name: str, text: str) -> None:
+    """Write why the job failed, unless the program has said so itself, or that it succeeded."""
+    path = f"{base}/output/{name}"
+    try:
         os.makedirs(f"{base}/output", exist_ok=True)
-        with open(f"{base}/output/failure", "x", encoding="utf-8", errors="replace") as file:
+        with suppress(FileExistsError), open(path, "x", encoding="utf-8", errors="replace") as file:
             file.write(text[:MAX_FAILURE])
+    except OSError as error:
+        print(f"warning: cannot write {path}: {error.strerror}", file=sys.stderr)
+
+
+def _list_nodes(properties: "dict[str, Any]") -> "list[str]":
+    """Return the hosts that run the program together."""
+    return list(properties["distribution_hosts"] or properties["hosts"])
+
+
+def _count_slots(properties: "dict[str, Any]") -> int:
+    """Return the number of MPI's processes on each host."""
+    number = properties["additional_framework_parameters"].get(_MPI_SLOTS)
+    try:
+        return int(number or properties["num_gpus"] or properties["num_neurons"] or 1)
+    except (TypeError, ValueError):
+        raise StartError(f"{_MPI_SLOTS} cannot be {number!r}", "set a number") from None
 
 
 def _read_object(path: str) -> "dict[str, Any]":
@@ -377,8 +594,12 @@ def _count_gpus() -> int:
 def _count_neurons(instance_type: Any) -> int:
     if "trn2.48xlarge" in str(instance_type):
         return 64
-    devices = json.loads(_query_devices("neuron-ls", "-j") or b"[]")
-    return sum(device.get("nc_count", 0) for device in devices)
+    output = _query_devices("neuron-ls", "-j") or b"[]"
+    try:
+        return sum(device.get("nc_count", 0) for device in json.loads(output.decode()))
+    except (ValueError, TypeError, AttributeError):
+        shown = output[:100].decode("utf-8", "replace")
+        raise StartError(f"cannot read the answer of neuron-ls -j: {shown!r}") from None
 
 
 def _copy_errors(stream: Any, tail: bytearray) -> None:

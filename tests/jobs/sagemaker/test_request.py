@@ -90,6 +90,7 @@ def test_one_request_has_everything_of_the_job(account: Cli) -> None:
             "DANLU_MODEL_DIR": "/opt/ml/model",
             "DANLU_TRAIN_COMMAND": '["python3", "-I", "/opt/ml/input/data/danlu/replica",'
             ' "train.py"]',
+            "DANLU_TRAIN_FRAMEWORK": "pytorch",
             "PYTHONUNBUFFERED": "1",
             "SEED": "3",
             "MASTER_ADDR": "algo-1",

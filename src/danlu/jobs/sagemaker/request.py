@@ -53,6 +53,7 @@ RESULTS = "/opt/ml/output/data/danlu"
 
 _CHANNEL = "danlu"
 _ENTRYPOINT, _START, _JOB = "sagemaker.py", "replica", "job.json"
+_TEMPLATES = "node_templates.json"
 _CODE, _FILES = "code", "files"
 _WORKDIR = "/workspace"
 
@@ -200,6 +201,7 @@ def render_request(
         document["RetryStrategy"] = {"MaximumRetryAttempts": retries}
     objects: dict[str, bytes | Path] = {
         _ENTRYPOINT: _read_program("sagemaker.py"),
+        _TEMPLATES: _read_program(_TEMPLATES),
         _START: _read_program("sagemaker_replica.py"),
         _JOB: input_json.encode(),
         **{f"{_CODE}/{path}": file for path, file in submission.code.items()},
@@ -422,6 +424,10 @@ class _InputRenderer:
             JOB_VARIABLE: self._describe_replicas(),
             "DANLU_TRAIN_COMMAND": json.dumps(start),
         }
+        # Instead of the image's framework (config.sagemaker).
+        known = json.loads(_read_program(_TEMPLATES))
+        name = self._framework.name
+        reserved["DANLU_TRAIN_FRAMEWORK"] = name if name in known else ""
         shared = dict(list(shared.items())[: _MAX_VARIABLES - len(reserved)]) | reserved
         replicas = {
             self._topology.host(replica): {

@@ -112,7 +112,8 @@ def _declare_owner(env: EnvironmentBuilder, call: BoundCall) -> None:
 def _declare_entrypoint(env: EnvironmentBuilder, call: BoundCall) -> None:
     if not call["args"]:
         raise CallError("config.entrypoint(): no program given", argument="args")
-    env.declare_once("config.entrypoint", ImageEntrypoint(call["args"], span=call.span))
+    entrypoint = ImageEntrypoint(call["args"], span=call.span)
+    env.declare_once("config.entrypoint", entrypoint, setting="the entrypoint")
 
 
 def _declare_repo(env: EnvironmentBuilder, call: BoundCall) -> None:

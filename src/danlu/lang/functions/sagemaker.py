@@ -12,13 +12,15 @@ from danlu import replica_runtime
 from danlu.environment.types import Declaration
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry
-from danlu.lang.arg_types import TEXTS
+from danlu.lang.arg_types import TEXT, TEXTS, CallError
 from danlu.lang.build_function import BoundCall, BuildFunction, EnvironmentBuilder, Parameter
 
-_PROGRAM = "/opt/danlu/sagemaker.py"
-# The program is read, not imported: it starts processes, which the language must not.
-_SOURCE = Path(replica_runtime.__path__[0], "sagemaker.py")
+_DIRECTORY = "/opt/danlu"
+# The programs are read, not imported: they start processes, which the language must not.
+_SOURCE = Path(replica_runtime.__path__[0])
+_FILES = ("sagemaker.py", "mpi_hosts.py", "node_templates.json")
 _COMMAND_VARIABLE = "DANLU_TRAIN_COMMAND"
+_FRAMEWORK_VARIABLE = "DANLU_TRAIN_FRAMEWORK"
 
 
 class SageMakerEntrypoint(Declaration, frozen=True):
@@ -30,31 +32,47 @@ class SageMakerEntrypoint(Declaration, frozen=True):
     needs_python: ClassVar[bool] = True
 
     command: tuple[str, ...] = ()
+    framework: str = ""
 
     def config_files(self) -> tuple[FileEntry, ...]:
-        return (FileEntry(_PROGRAM, content=_SOURCE.read_text(encoding="utf-8")),)
+        return tuple(
+            FileEntry(f"{_DIRECTORY}/{name}", content=(_SOURCE / name).read_text(encoding="utf-8"))
+            for name in _FILES
+        )
 
     def configure(self, config: ImageConfig) -> ImageConfig:
         # Isolated from PYTHONPATH, which is the program's.
-        config = replace(config, entrypoint=("python3", "-I", _PROGRAM))
-        if not self.command:
-            return config
-        variable = (_COMMAND_VARIABLE, json.dumps(self.command, ensure_ascii=False))
-        environment = tuple(sorted((*config.environment, variable)))
-        return replace(config, environment=environment, command=self.command)
+        entrypoint = ("python3", "-I", f"{_DIRECTORY}/{_FILES[0]}")
+        command = json.dumps(self.command, ensure_ascii=False) if self.command else ""
+        variables = {_COMMAND_VARIABLE: command, _FRAMEWORK_VARIABLE: self.framework}
+        added = ((name, value) for name, value in variables.items() if value)
+        return replace(
+            config,
+            entrypoint=entrypoint,
+            environment=tuple(sorted((*config.environment, *added))),
+            command=self.command or config.command,
+        )
 
 
 def _declare_sagemaker(env: EnvironmentBuilder, call: BoundCall) -> None:
-    # An image has one entrypoint.
-    env.declare_once("config.entrypoint", SageMakerEntrypoint(call["command"], span=call.span))
+    known = json.loads((_SOURCE / _FILES[2]).read_text(encoding="utf-8"))
+    if (framework := call["framework"]) and framework not in known:
+        raise CallError(
+            f"config.sagemaker(): unknown framework '{framework}'",
+            argument="framework",
+            hint=f"choose from {', '.join(known)}",
+        )
+    entrypoint = SageMakerEntrypoint(call["command"], framework, span=call.span)
+    env.declare_once("config.sagemaker", entrypoint, setting="the entrypoint")
 
 
 FUNCTIONS = (
     BuildFunction(
         "config.sagemaker",
         "Let the image run as a SageMaker training job, too: its entrypoint gives the program the "
-        "variables and arguments of SageMaker's toolkit and those of torchrun, and says why it "
-        "failed. It executes commands other than `train` and `serve` as they are.",
+        "variables and arguments of SageMaker's toolkit and those by which a framework's nodes "
+        "find one another, and says why it failed. It executes commands other than `train` and "
+        "`serve` as they are.",
         (
             Parameter(
                 "command",
@@ -62,6 +80,13 @@ FUNCTIONS = (
                 "the image's command, to which hyperparameters are added; without it, SageMaker's "
                 "`SAGEMAKER_PROGRAM` names a file in `/opt/ml/code`",
                 (),
+            ),
+            Parameter(
+                "framework",
+                TEXT,
+                "the framework whose variables the command gets, `pytorch` or another one; `mpi` "
+                "runs the command with `mpirun`; without it, the variables of all of them but MPI",
+                "",
             ),
         ),
         declare=_declare_sagemaker,

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -162,6 +163,20 @@ def test_points_are_merged_once_and_thinned_by_their_extremes() -> None:
     assert list(result) == sorted(result)
     lines = {str(number): ((0.0, 0.0),) for number in range(50)}
     assert len(guest.merge_points({}, lines)) == guest.MAX_SERIES
+
+
+def test_a_curve_that_grows_keeps_its_shape_and_its_extremes() -> None:
+    grown: dict[str, tuple[tuple[float, float], ...]] = {}
+    for start in range(0, 100_000, 500):
+        more = tuple((float(step), 1 - step / 100_000) for step in range(start, start + 500))
+        if start == 3000:
+            more = (*more[:100], (3100.0, 9.0), (3101.0, -9.0), *more[102:])
+        grown = guest.merge_points(grown, {"loss": more})
+    points = grown["loss"]
+    assert len(points) <= guest.MAX_POINTS
+    assert (max(value for _, value in points), min(value for _, value in points)) == (9.0, -9.0)
+    gaps = [after[0] - before[0] for before, after in pairwise(points)]
+    assert max(gaps) < 100_000 / 50
 
 
 def test_omitted_fields_keep_their_values(serve: Callable[..., ReportServer]) -> None:

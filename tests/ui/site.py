@@ -110,6 +110,22 @@ async def serve(
         yield client
 
 
+async def wait_for_part(client: SiteClient, path: str, part: str, text: str) -> str:
+    """Wait until a part of an open page contains ``text``; the part's markup."""
+    async with aclosing(client.events(f"/-/live{path}")) as events:
+        async for event in events:
+            html = event.data.get(part, "")
+            if event.name == "parts" and text in html:
+                return str(html)
+    raise AssertionError("the stream has ended")
+
+
+async def act_on(client: SiteClient, name: str, action: str) -> tuple[int, str]:
+    """Press a button: the status, and what the page says."""
+    status, text = await client.ask(f"/-/jobs/{name}/{action}", method="POST")
+    return status, json.loads(text)["message"]
+
+
 async def read_lines(client: SiteClient, name: str, *, last: str = "") -> list[list[Any]]:
     """All lines that the stream of a finished job sends."""
     lines: list[list[Any]] = []

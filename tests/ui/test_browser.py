@@ -125,6 +125,22 @@ async def read_log(jobs: LocalJobs) -> dict[str, list[bytes]]:
     return lines
 
 
+def test_marked_jobs_are_compared(
+    ui: UiProgram, browser: ChromiumBrowser, jobs: LocalJobs, work: Path, album: Path
+) -> None:
+    for name in ("one", "two"):
+        submit(jobs, work, f"echo {name}", name)
+        anyio.run(jobs.result, name)
+    page = ui.open(browser)
+    for name in ("one", "two"):
+        page.click(f"document.querySelector('[data-compare={name}]')")
+    page.click("document.querySelector('[data-comparison]')")
+    page.wait("document.querySelector('h1').textContent === 'Compare'")
+    assert page.evaluate("location.search") == "?jobs=one,two"
+    page.wait("document.querySelector('#parameters').innerText.includes('echo one')")
+    page.photograph(album / "ui-compare.png")
+
+
 def test_long_log_needs_little_memory_and_scrolls_anywhere(
     ui: UiProgram, browser: ChromiumBrowser, jobs: LocalJobs, work: Path
 ) -> None:
@@ -163,7 +179,7 @@ def test_pages_have_no_serious_accessibility_fault(
     submit(jobs, work, "echo working; sleep 600", "running")
     submit(jobs, work, "echo failing; exit 1", "failing")
     anyio.run(jobs.result, "failing")
-    for path in ("/", "/jobs/running", "/jobs/failing"):
+    for path in ("/", "/jobs/running", "/jobs/failing", "/compare?jobs=running,failing"):
         page = ui.open(browser, path)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         page.ask("Emulation.setEmulatedMedia", features=features)

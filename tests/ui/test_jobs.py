@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
+from danlu.training.types import RestartPolicy
+from danlu.ui.export import export_job
+from danlu.ui.pages.compare import split_options
 from tests.jobs.local.support import runs, spec, submission, wait_for_view
-from tests.ui.site import SiteClient, make_site, read_lines, serve
+from tests.ui.site import act_on, make_site, read_lines, serve, wait_for_part
 
 pytestmark = pytest.mark.anyio
-
-_WAIT = "read line < gate; "
 
 
 async def submit(jobs: LocalJobs, work: Path, script: str, name: str = "job", **more: Any) -> None:
@@ -25,16 +27,6 @@ async def submit(jobs: LocalJobs, work: Path, script: str, name: str = "job", **
 async def finish(jobs: LocalJobs, work: Path, script: str, name: str = "job", **more: Any) -> None:
     await submit(jobs, work, script, name, **more)
     await jobs.result(name)
-
-
-async def wait_for_part(client: SiteClient, path: str, part: str, text: str) -> str:
-    """Wait until a part of an open page contains ``text``."""
-    async with aclosing(client.events(f"/-/live{path}")) as events:
-        async for event in events:
-            html = event.data.get(part, "")
-            if event.name == "parts" and text in html:
-                return str(html)
-    raise AssertionError("the stream has ended")
 
 
 async def test_new_job_appears_on_an_open_page(home: Path, jobs: LocalJobs, work: Path) -> None:
@@ -80,11 +72,7 @@ async def test_actions_do_what_the_commands_do(home: Path, jobs: LocalJobs, work
     await wait_for_view(jobs, runs(1))
 
     async with serve(make_site(home, jobs)) as client:
-
-        async def act(action: str) -> tuple[int, str]:
-            status, text = await client.ask(f"/-/jobs/job/{action}", method="POST")
-            return status, json.loads(text)["message"]
-
+        act = partial(act_on, client, "job")
         assert await act("suspend") == (200, "suspended job")
         await wait_for_part(client, "/jobs/job", "head", "Resume")
         assert await act("resume") == (200, "resumed job")
@@ -164,3 +152,71 @@ async def test_markup_and_escape_sequences_of_a_job_are_harmless(
         _, text = await client.ask("/jobs/job")
         assert "<img" not in text
         assert "\x1b" not in text
+
+
+async def test_finished_job_runs_again_as_it_was_submitted(
+    home: Path, jobs: LocalJobs, work: Path
+) -> None:
+    files = work / "files"
+    files.mkdir()
+    (files / "data").write_text("sent with the job")
+    await jobs.submit(submission(work, spec("cat $DANLU_FILES/data"), files=files))
+    await jobs.result("job")
+    (files / "data").write_text("changed since")
+    async with serve(make_site(home, jobs)) as client:
+        assert await act_on(client, "job", "rerun") == (200, "started job again")
+        await jobs.result("job")
+        assert [line[3] for line in await read_lines(client, "job")] == ["sent with the job"]
+        assert "/jobs/job@1" in (await client.ask("/jobs/job"))[1]
+        assert (await client.ask("/jobs/job@1"))[0] == 200
+
+
+async def test_timeline_has_a_bar_for_each_attempt(home: Path, jobs: LocalJobs, work: Path) -> None:
+    script = "echo begin; [ -e again ] && exit 0; touch again; sleep 0.2; echo end; exit 130"
+    await finish(jobs, work, script, policy=RestartPolicy.EXIT_CODE)
+    async with serve(make_site(home, jobs)) as client:
+        _, text = await client.ask("/jobs/job")
+    assert text.count("<rect") == 2
+    assert "worker-0, attempt 0: restarted after" in text
+    assert "worker-0, attempt 1: Succeeded after" in text
+    assert "worker-0 ↻1" in text
+
+
+async def test_comparison_shows_what_differs(home: Path, jobs: LocalJobs, work: Path) -> None:
+    for name, rate in (("first", "0.1"), ("second", "0.2")):
+        await jobs.submit(
+            submission(work, spec(f"true --rate {rate}"), name=name, labels={"sweep.rate": rate})
+        )
+        await jobs.result(name)
+    async with serve(make_site(home, jobs)) as client:
+        _, text = await client.ask("/compare?jobs=first,second")
+        table = text[text.index("Parameters that differ") :]
+        assert "true --rate 0.1" in table
+        assert ">rate<" in table
+        assert "framework" not in table
+        status, text = await client.ask("/compare?jobs=first")
+        assert (status, "choose from 2 to 8 jobs" in text) == (404, True)
+
+
+def test_options_of_a_command_are_parameters() -> None:
+    words = ["python", "train.py", "--rate", "0.1", "--deep", "--size=3", "data"]
+    assert split_options(words) == {
+        "argument 0": "python",
+        "argument 1": "train.py",
+        "--rate": "0.1",
+        "--deep": "",
+        "--size": "3",
+        "argument 2": "data",
+    }
+
+
+async def test_export_is_one_file_without_scripts_and_secrets(
+    home: Path, jobs: LocalJobs, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "do-not-tell-anyone")
+    await finish(jobs, work, "echo '<script>x</script>'; echo do-not-tell-anyone; exit 3")
+    html = await export_job(make_site(home, jobs), "job")
+    assert "worker-0 │ &lt;script&gt;x&lt;/script&gt;" in html
+    assert "worker-0 failed first" in html
+    for wrong in ("<script", "src=", 'href="/static', "do-not-tell-anyone", "<button"):
+        assert wrong not in html

@@ -11,15 +11,18 @@ import anyio
 import click
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import on_option, verbosity_options
+from danlu.cli.options import JobNameParam, on_option, verbosity_options
 from danlu.cli.session import Session, current_session
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.backends import find_target, select_backend
+from danlu.ui.components import job_path
+from danlu.ui.export import export_job
 from danlu.ui.job_catalog import JobCatalog
 from danlu.ui.log_source import LogSources
 from danlu.ui.security import LOOPBACK_HOSTS, AccessPolicy
 from danlu.ui.server import serve_site
 from danlu.ui.types import Site
+from danlu.util.files import write_atomic
 
 _MIN_TOKEN_LENGTH = 16
 
@@ -47,17 +50,37 @@ _MIN_TOKEN_LENGTH = 16
     help="PEM file with the private key and certificates for HTTPS.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option(
+    "--export",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write one job as a single HTML file instead.",
+)
+@click.argument("job", default="", type=JobNameParam())
 @on_option
 @verbosity_options
 def command(
-    port: int, host: str, token_file: Path | None, certificate: Path | None, no_browser: bool
+    port: int,
+    host: str,
+    token_file: Path | None,
+    certificate: Path | None,
+    no_browser: bool,
+    file: Path | None,
+    job: str,
 ) -> int:
     """Show jobs, logs and curves in a browser.
 
     The page is served to this user of this machine only, until Ctrl-C. On another machine, forward
-    the port: ssh -L PORT:127.0.0.1:PORT HOST.
+    the port: ssh -L PORT:127.0.0.1:PORT HOST. With JOB, its page is opened.
     """
     run = current_session()
+    if file is not None:
+        if not job:
+            raise click.UsageError("--export needs the name of a job")
+        write_atomic(file, anyio.run(_export_job, run, job).encode())
+        run.terminal.info(f"wrote {file}")
+        return 0
     host = host or LOOPBACK_HOSTS[0]
     outside = host if host not in LOOPBACK_HOSTS else ""
     if outside and (token_file is None or certificate is None):
@@ -67,7 +90,16 @@ def command(
         )
     policy = AccessPolicy(_read_token(token_file), outside)
     tls = _load_certificate(certificate) if certificate is not None else None
-    return anyio.run(_serve_pages, run, policy, host, port, tls, not no_browser)
+    page = job_path(job) if job else "/"
+    return anyio.run(_serve_pages, run, policy, host, port, tls, page, not no_browser)
+
+
+async def _export_job(run: Session, job: str) -> str:
+    site = make_site(run)
+    try:
+        return await export_job(site, job)
+    finally:
+        site.logs.close()
 
 
 def _read_token(file: Path | None) -> str:
@@ -101,12 +133,13 @@ async def _serve_pages(
     host: str,
     port: int,
     tls: ssl.SSLContext | None,
+    page: str,
     opens: bool,
 ) -> int:
     site = make_site(run)
     async with serve_site(site, policy, host=host, port=port, tls=tls) as actual:
         shown = f"[{host}]" if ":" in host else host
-        address = f"{'https' if tls else 'http'}://{shown}:{actual}/#token={policy.token}"
+        address = f"{'https' if tls else 'http'}://{shown}:{actual}{page}#token={policy.token}"
         run.terminal.write_stdout(address)
         run.terminal.info("open this address in a browser; Ctrl-C ends the page")
         if opens and run.terminal.out_is_terminal:

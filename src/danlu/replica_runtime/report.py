@@ -175,18 +175,35 @@ def _warn_once(text: str) -> None:
 def thin_points(
     points: "Sequence[tuple[float, float]]", count: int
 ) -> "Sequence[tuple[float, float]]":
-    """Select ``count`` points of a curve: its ends, and the extremes of the parts between."""
+    """Select up to ``count`` points of a curve: its ends, and the extremes of the parts between.
+
+    The parts are equally long in time, so that a curve keeps its shape if it is thinned repeatedly
+    while it grows.
+    """
     if len(points) <= count:
         return points
-    inner, parts = points[1:-1], max(1, (count - 2) // 2)
+    begin, end = points[0][0], points[-1][0]
+    parts = max(1, (count - 2) // 2)
+    scale = parts / (end - begin) if end > begin else 0.0
     kept = [points[0]]
-    for number in range(parts):
-        part = inner[number * len(inner) // parts : (number + 1) * len(inner) // parts]
-        if part:
-            # A set, because minimum and maximum may be the same point.
-            kept += sorted({min(part, key=_point_value), max(part, key=_point_value)})
+    part = []  # type: list[tuple[float, float]]
+    number = 0
+    for point in points[1:-1]:
+        current = min(parts - 1, int((point[0] - begin) * scale))
+        if part and current != number:
+            kept += _select_extremes(part)
+            part = []
+        part.append(point)
+        number = current
+    if part:
+        kept += _select_extremes(part)
     kept.append(points[-1])
     return kept
+
+
+def _select_extremes(points: "Sequence[tuple[float, float]]") -> "Sequence[tuple[float, float]]":
+    # A set, because minimum and maximum may be the same point.
+    return sorted({min(points, key=_point_value), max(points, key=_point_value)})
 
 
 def _point_value(point: "tuple[float, float]") -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 from danlu.errors import UsageError
 from danlu.jobs.report import describe_kills
@@ -35,11 +36,28 @@ async def _remove_job(site: Site, name: str) -> str:
     return f"removed {name}"
 
 
+@runtime_checkable
+class JobReruns(Protocol):
+    """A backend that keeps what was submitted, so that it can submit it again."""
+
+    async def run_again(self, name: str) -> str:
+        """Start a finished job as it was submitted, and return its name."""
+
+
+async def _rerun_job(site: Site, name: str) -> str:
+    if not isinstance(site.backend, JobReruns):
+        raise UsageError(
+            f"{site.where} does not keep what was submitted", hint="submit the job again"
+        )
+    return f"started {await site.backend.run_again(name)} again"
+
+
 ACTIONS: Mapping[str, Action] = {
     "stop": _stop_job,
     "suspend": _suspend_job,
     "resume": _resume_job,
     "remove": _remove_job,
+    "rerun": _rerun_job,
 }
 
 

@@ -10,6 +10,7 @@ from danlu.submission.job_view_model import format_metric, state_style, time_lef
 from danlu.training.progress import TrainingProgress
 from danlu.ui.html import Html, element, join_html
 from danlu.ui.job_catalog import JobRow
+from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.human import format_duration
 
 _UNKNOWN = "–"
@@ -81,13 +82,15 @@ def render_job_actions(row: JobRow) -> Html:
     name = row.name
     if row.is_finished:
         remove = f"Remove {name} and its logs?"
-        return render_action("remove", name, "Remove", confirm=remove, leave="/")
-    suspended = row.state in ("Suspended", "Suspending")
+        again = render_action("rerun", name, "Run again") if row.where == LOCAL_CONTEXT else ""
+        return join_html(
+            (again, render_action("remove", name, "Remove", confirm=remove, leave="/"))
+        )
+    resumes = row.state in ("Suspended", "Suspending")
+    action, title = ("resume", "Resume") if resumes else ("suspend", "Suspend")
     return join_html(
         (
-            render_action("resume", name, "Resume")
-            if suspended
-            else render_action("suspend", name, "Suspend"),
+            render_action(action, name, title),
             render_action("stop", name, "Stop", confirm=f"Stop {name}?"),
         )
     )

@@ -61,6 +61,11 @@ def clean_text(value: object) -> str:
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
 
 
+def escape_lines(text: str) -> Html:
+    """Return lines that were cleaned already, with their newlines and of any length."""
+    return Html(escape(text, quote=False))
+
+
 def render_table(
     head: Iterable[Child], rows: Iterable[Child], *, caption: str, **attributes: object
 ) -> Html:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -17,8 +18,11 @@ from danlu.jobs.types import JobBackend, JobView
 from danlu.submission.job_view_model import count_done, describe_reason
 from danlu.training.progress import TrainingProgress
 
-#: Seconds after which the jobs of a cluster are listed again.
-_REFRESH_SECONDS = 2.0
+#: Seconds after which jobs of a cluster are asked for again, and such that have finished.
+_REFRESH_SECONDS, _FINISHED_SECONDS = 2.0, 30.0
+
+#: Reading thousands of jobs must not keep other pages waiting.
+_READ_AT_ONCE = 50
 
 
 @runtime_checkable
@@ -42,6 +46,7 @@ class JobRow(msgspec.Struct, frozen=True):
     is_finished: bool
     progress: TrainingProgress | None
     labels: Mapping[str, str]
+    where: str
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -69,6 +74,8 @@ class JobCatalog:
         self._names: Sequence[str] = ()
         self._names_stamp: Hashable = None
         self._rows: dict[str, tuple[Hashable, JobRow]] = {}
+        self._live: set[str] = set()
+        self._finished: set[str] = set()
 
     def read_stamp(self, *names: str) -> Hashable:
         """Return a value that differs after the list or one of these jobs has changed."""
@@ -76,10 +83,29 @@ class JobCatalog:
             return time.monotonic() // _REFRESH_SECONDS
         return tuple(self._stamped.read_stamp(name) for name in ("", *names))
 
+    @property
+    def has_live_rows(self) -> bool:
+        """Whether a job that has been listed is not finished."""
+        return bool(self._live)
+
     def read_live_stamp(self) -> Hashable:
         """Return a value that differs after any job that has been listed has changed."""
-        live = (name for name, (_, row) in self._rows.items() if not row.is_finished)
-        return self.read_stamp(*live)
+        return self.read_stamp(*self._live)
+
+    async def read_view(self, name: str) -> JobView:
+        """Return the view of a job; raises :class:`UsageError` if it does not exist."""
+        view = await self._backend.view(name)
+        (self._finished.add if view.finished else self._finished.discard)(name)
+        return view
+
+    def read_job_stamp(self, *names: str) -> Hashable:
+        """Return a value that differs after one of these jobs has changed, and while one runs."""
+        finished = self._finished.issuperset(names)
+        seconds = _FINISHED_SECONDS if finished else _REFRESH_SECONDS
+        if self._stamped is None:
+            return time.monotonic() // seconds
+        clock = 0.0 if finished else time.monotonic() // 1
+        return clock, *(self._stamped.read_stamp(name) for name in names)
 
     async def list_rows(
         self, wanted: JobFilter, *, start: int, count: int
@@ -112,11 +138,13 @@ class JobCatalog:
         if isinstance(self._backend, BulkViews):
             views = await self._backend.views()
             self._rows = {view.name: (stamp, describe_row(view)) for view in views}
+            self._live = {view.name for view in views if not view.finished}
             self._names = [view.name for view in views]
         else:
             self._names = await self._backend.names()
             known = set(self._names)
             self._rows = {name: row for name, row in self._rows.items() if name in known}
+            self._live &= known
         self._names_stamp = stamp
 
     async def _read_row(self, name: str) -> JobRow | None:
@@ -125,8 +153,11 @@ class JobCatalog:
         if known is not None and known[0] == stamp:
             return known[1]
         with suppress(UsageError):  # removed since it was listed
-            row = describe_row(await self._backend.view(name))
+            row = describe_row(await self.read_view(name))
             self._rows[name] = stamp, row
+            (self._live.discard if row.is_finished else self._live.add)(name)
+            if len(self._rows) % _READ_AT_ONCE == 0:
+                await asyncio.sleep(0)
             return row
         return None
 
@@ -147,4 +178,5 @@ def describe_row(view: JobView) -> JobRow:
         view.finished,
         progress,
         view.labels,
+        view.where,
     )

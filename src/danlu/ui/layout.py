@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 from danlu.ui.html import Html, element, join_html
 from danlu.ui.types import Page, PageContent, Site
@@ -44,9 +45,15 @@ def render_page(site: Site, pages: Sequence[Page], path: str, content: PageConte
         element("span", "live", id="connection", class_="badge", role="status"),
     )
     parts = [element("div", html, id=name) for name, html in content.parts.items()]
-    main = element("main", parts, id="main", tabindex="-1")
+    seen = digest_parts(content.parts)
+    main = element("main", parts, id="main", tabindex="-1", data_seen=seen)
     message = element("div", id="message", role="alert", hidden=True)
     return render_document(content.title, header, message, main, script="ui.js")
+
+
+def digest_parts(parts: Mapping[str, Html]) -> str:
+    """Return a digest of the parts of a page, to know whether a browser has these."""
+    return sha256("\0".join(parts.values()).encode()).hexdigest()[:16]
 
 
 def render_sign_in(problem: str = "") -> Html:

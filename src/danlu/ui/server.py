@@ -20,7 +20,7 @@ from danlu.jobs.report import decode_log_line
 from danlu.jobs.types import LogLine
 from danlu.ui.actions import run_action
 from danlu.ui.html import Html, clean_text
-from danlu.ui.layout import render_error, render_page, render_sign_in
+from danlu.ui.layout import digest_parts, render_error, render_page, render_sign_in
 from danlu.ui.log_source import LogBatch
 from danlu.ui.pages import PAGES
 from danlu.ui.security import (
@@ -175,9 +175,8 @@ class _UiServer:
                 content = await page.load(self._site, _read_page_request(request))
             except DanluError as error:
                 status, content = 404, render_error(error.message, error.hint or "")
-            return _html_response(
-                render_page(self._site, self._pages, request.path, content), status=status
-            )
+            page_html = render_page(self._site, self._pages, request.path, content)
+            return _html_response(page_html, status=status)
 
         return send_page
 
@@ -187,18 +186,19 @@ class _UiServer:
 
             async def send_changes(stream: _EventStream) -> None:
                 stamp: object = None
-                shown: Mapping[str, Html] = {}
+                shown: Mapping[str, Html] | None = None
                 while True:
                     latest = await page.read_stamp(self._site, wanted)
-                    if latest != stamp or not shown:
+                    if latest != stamp or shown is None:
                         stamp = latest
-                        content = await page.load(self._site, wanted)
+                        parts = (await page.load(self._site, wanted)).parts
+                        if shown is None and digest_parts(parts) == request.query.get("seen"):
+                            shown = parts  # it is what the browser has just loaded
+                        before = shown or {}
                         changed = {
-                            name: html
-                            for name, html in content.parts.items()
-                            if shown.get(name) != html
+                            name: html for name, html in parts.items() if before.get(name) != html
                         }
-                        shown = content.parts
+                        shown = parts
                         if changed:
                             await stream.send("parts", changed)
                     await stream.keep_alive()
@@ -330,17 +330,20 @@ async def _send_static(request: web.Request) -> web.Response:
     path = _STATIC / request.match_info["name"]
     if path.name not in {file.name for file in _STATIC.iterdir()}:
         raise web.HTTPNotFound
-    return web.Response(
+    response = web.Response(
         body=path.read_bytes(),
         content_type=_STATIC_TYPES.get(path.suffix, "application/octet-stream"),
         charset="utf-8",
         headers={"Cache-Control": "no-cache"},
     )
+    response.enable_compression()
+    return response
 
 
 def _read_page_request(request: web.Request) -> PageRequest:
     path = request.path.removeprefix("/-/live")
-    return PageRequest(path, dict(request.match_info), dict(request.query))
+    query = {name: value for name, value in request.query.items() if name != "seen"}
+    return PageRequest(path, dict(request.match_info), query)
 
 
 def _read_number(request: web.Request, name: str) -> int:
@@ -388,7 +391,9 @@ def _json_response(data: object) -> web.Response:
 
 
 def _html_response(html: Html, *, status: int = 200) -> web.Response:
-    return _add_headers(web.Response(text=html, status=status, content_type="text/html"))
+    response = web.Response(text=html, status=status, content_type="text/html")
+    response.enable_compression()
+    return _add_headers(response)
 
 
 def _text_response(status: int, text: str) -> web.Response:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +43,7 @@ from danlu.jobs.local.volumes import HostPath, check_host_path, resolve_volumes
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission, longest_grace
 from danlu.training.pod_template import pod_spec
 from danlu.training.registry import find_job_framework
-from danlu.training.types import ReplicaId
+from danlu.training.types import JobStatus, ReplicaId
 from danlu.util.decoding import decode_json
 from danlu.util.files import is_disk_failure, private_directory, remove_tree
 from danlu.util.json_codec import decode
@@ -123,6 +125,21 @@ class LocalJobs:
             finally:
                 os.close(lock)
         return job.name
+
+    async def run_again(self, name: str) -> str:
+        """Start a finished job as it was submitted, and return its name."""
+        job_dir = self._find_directory(name)
+        submission = job_dir.read_submission()
+        job = msgspec.structs.replace(submission.job, uid="", status=JobStatus())
+        with tempfile.TemporaryDirectory() as directory:
+            files = None
+            if job_dir.sent_files.exists():
+                # The directory of the job is renamed before the files are copied from it.
+                files = Path(directory, "files")
+                await to_thread.run_sync(shutil.copytree, job_dir.sent_files, files)
+            return await self.submit(
+                msgspec.structs.replace(submission, job=job, files=files, tied=False)
+            )
 
     async def _archive_run(self, name: str) -> Path | None:
         """Rename the directory of a finished job of this name to ``NAME@1``, and return it.

@@ -11,9 +11,12 @@ import heapq
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+
+import msgspec
 
 from danlu.jobs.local.log_files import (
     MAX_RECORD_BYTES,
@@ -27,6 +30,8 @@ from danlu.training.types import ReplicaId
 Cursor = Mapping[str, int]
 """The number of the next line by replica (``worker-0``); 0 for those that are not in it."""
 
+#: The fields by which records are found: all of them only grow.
+_NUMBER, _TIME, _ATTEMPT = range(3)
 _PROBE_BYTES = 256
 #: Below this distance records are read one after the other instead of bisecting further.
 _SCAN_BYTES = 16 << 10
@@ -34,6 +39,14 @@ _CHUNK_BYTES = 1 << 20
 #: A line is visible when it is this old. Lines get their time shortly before they are written, so
 #: what becomes visible later is never earlier in the order.
 _SETTLE_MICROS = 20_000
+
+
+class AttemptSpan(msgspec.Struct, frozen=True):
+    """When an attempt at a replica printed its first and its last line."""
+
+    attempt: int
+    begin: datetime
+    end: datetime
 
 
 class ReplicaLogIndex:
@@ -55,7 +68,7 @@ class ReplicaLogIndex:
         self._files = [self._files[index] for index in kept]
         self._sizes = [self._sizes[index] for index in kept]
         self.begin = self._begins[0][0] if self._begins else 0
-        self.end = self._find_record(1, 1 << 62)[2] if self._begins else 0
+        self.end = self._find_record(_TIME, 1 << 62)[2] if self._begins else 0
 
     def close(self) -> None:
         """Close the files."""
@@ -65,7 +78,7 @@ class ReplicaLogIndex:
 
     def count_before(self, micros: int) -> int:
         """Return the number of the first line that was written at ``micros`` or later."""
-        return self._find_record(1, micros)[2] if self._begins else 0
+        return self._find_record(_TIME, micros)[2] if self._begins else 0
 
     @property
     def times(self) -> tuple[int, int]:
@@ -99,6 +112,17 @@ class ReplicaLogIndex:
                 position = lowered.find(wanted, end)
         return None
 
+    def list_attempts(self) -> list[AttemptSpan]:
+        """Return the attempts that have printed something, in order."""
+        spans: list[AttemptSpan] = []
+        number = self.begin
+        while number < self.end:
+            (first,) = self.read(number, 1)
+            number = self._find_record(_ATTEMPT, first.attempt + 1)[2]
+            (last,) = self.read(number - 1, 1)
+            spans.append(AttemptSpan(first.attempt, first.time, last.time))
+        return spans
+
     # -- files --------------------------------------------------------------------------------
 
     def _iterate_records(self, number: int) -> Iterable[bytes]:
@@ -111,7 +135,7 @@ class ReplicaLogIndex:
         """Yield parts of the files, each of whole records, from the line ``number`` on."""
         if not self._begins:
             return
-        first, offset, _ = self._find_record(0, number)
+        first, offset, _ = self._find_record(_NUMBER, number)
         size = 4 * _SCAN_BYTES
         for index in range(first, len(self._files)):
             while offset < self._sizes[index]:
@@ -173,7 +197,7 @@ class ReplicaLogIndex:
             position += len(data) or self._sizes[index]
         return self._sizes[index]
 
-    def _parse_head(self, index: int, offset: int) -> tuple[int, int] | None:
+    def _parse_head(self, index: int, offset: int) -> tuple[int, int, int] | None:
         if offset >= self._sizes[index]:
             return None
         return _parse_fields(os.pread(self._files[index], _PROBE_BYTES, offset))
@@ -254,6 +278,11 @@ class MergedLogIndex:
     def _count_before(self, micros: int) -> dict[str, int]:
         return {log.name: min(log.count_before(micros), self._ends[log.name]) for log in self._logs}
 
+    def list_attempts(self, replica: ReplicaId) -> list[AttemptSpan]:
+        """Return the attempts of a replica that have printed something, in order."""
+        log = next((log for log in self._logs if log.replica == replica), None)
+        return log.list_attempts() if log is not None else []
+
     def find_index(self, replica: ReplicaId, number: int) -> int:
         """Return the index of a line of a replica."""
         log = next((log for log in self._logs if log.replica == replica), None)
@@ -304,9 +333,9 @@ def _micros_of(line: LogLine) -> int:
     return round(line.time.timestamp() * 1_000_000)
 
 
-def _parse_fields(record: bytes) -> tuple[int, int]:
-    number, _, micros, _ = record.split(b" ", 3)
-    return int(number), int(micros)
+def _parse_fields(record: bytes) -> tuple[int, int, int]:
+    number, attempt, micros, _ = record.split(b" ", 3)
+    return int(number), int(micros), int(attempt)
 
 
 def _whole_size(descriptor: int) -> int:

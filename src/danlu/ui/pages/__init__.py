@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from danlu.ui.pages.compare import ComparePage
 from danlu.ui.pages.job import JobPage
 from danlu.ui.pages.jobs import JobsPage
 from danlu.ui.types import Page
@@ -11,4 +12,5 @@ from danlu.ui.types import Page
 PAGES: Sequence[Page] = (
     JobsPage(),
     JobPage(),
+    ComparePage(),
 )

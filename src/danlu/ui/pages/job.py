@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Protocol, runtime_checkable
 
+from danlu.errors import UsageError
 from danlu.jobs.backends import list_run_names
 from danlu.jobs.first_failure import explain_first_failure
-from danlu.jobs.types import JobView
+from danlu.jobs.local.job_directory import EventRecord
+from danlu.jobs.report import format_on_option, format_shell_line
+from danlu.jobs.types import JobView, Submission
 from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
     elapsed_seconds,
@@ -24,11 +28,29 @@ from danlu.ui.components import (
 )
 from danlu.ui.html import Html, element, join_html, render_table
 from danlu.ui.job_catalog import describe_row
+from danlu.ui.timeline import render_timeline
 from danlu.ui.types import PageContent, PageRequest, Site
-from danlu.util.human import format_duration
+from danlu.util.human import format_duration, pluralize
 
 _MAX_CHARTS = 12
+_MAX_EVENTS = 200
 _MAX_REPLICAS = 64
+
+
+@runtime_checkable
+class EventRecords(Protocol):
+    """A backend that keeps the events of jobs."""
+
+    async def events(self, name: str) -> tuple[EventRecord, ...]:
+        """Return the events of a job, in order."""
+
+
+@runtime_checkable
+class JobSubmissions(Protocol):
+    """A backend that keeps what was submitted."""
+
+    async def submission(self, name: str) -> Submission:
+        """Return what was submitted."""
 
 
 class JobPage:
@@ -39,25 +61,36 @@ class JobPage:
 
     async def read_stamp(self, site: Site, request: PageRequest) -> Hashable:
         """Return what changes with the job, and each second while it runs."""
-        return site.jobs.read_stamp(request.variables["name"]), time.monotonic() // 1
+        return site.jobs.read_job_stamp(request.variables["name"])
 
     async def load(self, site: Site, request: PageRequest) -> PageContent:
         """Return the parts of the page."""
-        name = request.variables["name"]
-        view = await site.backend.view(name)
+        view = await site.jobs.read_view(request.variables["name"])
         view = await explain_first_failure(site.backend, view, last_line=True)
         parts = {
-            "head": _render_head(view),
+            "head": render_job_head(view, actions=True),
             "runs": await _render_runs(site, view),
-            "replicas": _render_replicas(view),
-            "curves": render_job_charts(view),
+            **await render_job_parts(site, view),
             "logs": _render_log_pane(view),
-            "conditions": _render_conditions(view),
+            "events": await _render_events(site, view),
+            "commands": await _render_commands(site, view),
         }
         return PageContent(view.name, parts)
 
 
-def _render_head(view: JobView) -> Html:
+async def render_job_parts(site: Site, view: JobView) -> Mapping[str, Html]:
+    """Return the parts of the page that need no script."""
+    with await site.logs.open_index(view.name) as index:
+        timeline = render_timeline(view, index)
+    return {
+        "replicas": _render_replicas(view),
+        "timeline": timeline,
+        "curves": _render_charts(view),
+    }
+
+
+def render_job_head(view: JobView, *, actions: bool) -> Html:
+    """Return the name, state, progress and reason of a job, with buttons if it has ``actions``."""
     row = describe_row(view)
     now = datetime.now(UTC)
     seconds = elapsed_seconds(view, now=now)
@@ -74,7 +107,7 @@ def _render_head(view: JobView) -> Html:
             element("p", facts, class_="facts"),
             element("p", row.reason, class_="reason failure") if row.reason else None,
             [element("p", "⚠ ", text, class_="attention") for text in view.warnings[:10]],
-            element("p", render_job_actions(row), class_="actions"),
+            element("p", render_job_actions(row), class_="actions") if actions else None,
         )
     )
 
@@ -101,7 +134,7 @@ def _render_replicas(view: JobView) -> Html:
     return render_table(REPLICA_COLUMNS, rows, caption="Replicas") if rows else Html()
 
 
-def render_job_charts(view: JobView) -> Html:
+def _render_charts(view: JobView) -> Html:
     """Return the curves of what a job has reported, as the notebook draws them."""
     progress = view.progress
     if progress is None or not progress.metrics:
@@ -139,17 +172,63 @@ def _render_log_pane(view: JobView) -> Html:
     return element("section", bar, pane, data_log=view.name)
 
 
-def _render_conditions(view: JobView) -> Html:
+async def _render_events(site: Site, view: JobView) -> Html:
+    """Return the conditions of the job and, on this machine, its events, by time."""
+    found: list[tuple[datetime | None, str, str, str]] = [
+        (condition.last_transition_time, condition.type, condition.reason, condition.message)
+        for condition in view.status.conditions
+    ]
+    if isinstance(site.backend, EventRecords):
+        found += [
+            (event.time, event.type, event.reason, event.message)
+            for event in await site.backend.events(view.name)
+        ]
     rows = [
         element(
             "tr",
-            element("td", f"{transition:%H:%M:%S}" if transition else ""),
-            element("td", f"{condition.type}={condition.status}"),
-            element("td", condition.reason),
-            element("td", condition.message, class_="reason"),
+            element("td", f"{at:%H:%M:%S}" if at else ""),
+            element("td", kind),
+            element("td", reason),
+            element("td", message, class_="reason"),
         )
-        for condition in view.status.conditions
-        for transition in (condition.last_transition_time,)
+        for at, kind, reason, message in sorted(
+            found, key=lambda event: event[0] or datetime.min.replace(tzinfo=UTC)
+        )
     ]
-    head = ("Time", "Condition", "Reason", "Message")
-    return render_table(head, rows, caption="Conditions") if rows else Html()
+    if not rows:
+        return Html()
+    head = ("Time", "Type", "Reason", "Message")
+    table = render_table(head, rows[-_MAX_EVENTS:], caption="Events")
+    return element("details", element("summary", pluralize(len(rows), "event")), table)
+
+
+async def _render_commands(site: Site, view: JobView) -> Html:
+    """Return the commands that show this job elsewhere, and that run its first replica again."""
+    on = format_on_option(view.where)
+    lines = [f"danlu jobs show {view.name}{on}", f"danlu jobs logs {view.name}{on}"]
+    facts = [("directory", view.directory)] if view.directory else []
+    first = view.status.first_failure
+    chosen = first.replica if first else view.replicas[0].id if view.replicas else None
+    if chosen is not None:
+        with suppress(UsageError):  # it has not run yet
+            command = await site.backend.command(view.name, chosen)
+            lines.append(format_shell_line(command, project=view.directory))
+            facts.append(("image", command.image))
+    if isinstance(site.backend, JobSubmissions):
+        submission = await site.backend.submission(view.name)
+        facts += [("image", f"{image.name} {image.digest}") for image in submission.images.values()]
+        facts.append(("python", submission.python))
+    environment = element(
+        "dl", [(element("dt", key), element("dd", value)) for key, value in facts if value]
+    )
+    commands = [
+        element(
+            "div",
+            element("pre", line),
+            element("button", "Copy", type="button", data_copy=line),
+            class_="copied",
+        )
+        for line in lines
+    ]
+    title = f"Environment and commands (the last one runs only {chosen})"
+    return element("details", element("summary", title), environment, commands)

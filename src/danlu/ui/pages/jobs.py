@@ -21,13 +21,14 @@ from danlu.ui.types import PageContent, PageRequest, Site
 from danlu.util.human import pluralize
 
 _ROWS = 100
-#: Seconds after which ages are shown anew.
-_AGE_SECONDS = 5
+#: Seconds after which ages are shown anew, while a job runs and otherwise.
+_AGE_SECONDS, _IDLE_SECONDS = 5, 60
 _STATES = (
     *("Pending", "Waiting", "Running", "Restarting", "Finishing", "Stopping"),
     *("Suspended", "Succeeded", "Failed", "Lost"),
 )
 _HEAD = (
+    element("span", "Compare", class_="hidden"),
     *("Name", "State", "Framework", "Replicas", "Progress", "Metric", "Age", "Why"),
     element("span", "Actions", class_="hidden"),
 )
@@ -41,7 +42,8 @@ class JobsPage:
 
     async def read_stamp(self, site: Site, request: PageRequest) -> Hashable:
         """Return what changes with the list, a listed job that is not finished, or the ages."""
-        return site.jobs.read_live_stamp(), time.monotonic() // _AGE_SECONDS
+        seconds = _AGE_SECONDS if site.jobs.has_live_rows else _IDLE_SECONDS
+        return site.jobs.read_live_stamp(), time.monotonic() // seconds
 
     async def load(self, site: Site, request: PageRequest) -> PageContent:
         """Return the filters and the table."""
@@ -64,6 +66,7 @@ class JobsPage:
 def _render_row(row: JobRow, now: datetime) -> Html:
     return element(
         "tr",
+        element("td", _render_choice(row.name)),
         element("th", render_job_link(row.name), scope="row"),
         element("td", render_state(row.state)),
         element("td", row.framework),
@@ -75,6 +78,11 @@ def _render_row(row: JobRow, now: datetime) -> Html:
         element("td", render_job_actions(row), class_="actions"),
         data_key=row.name,
     )
+
+
+def _render_choice(name: str) -> Html:
+    label = f"Compare {name}"
+    return element("input", type="checkbox", data_compare=name, aria_label=label)
 
 
 def _render_filters(wanted: JobFilter, rows: list[JobRow]) -> Html:
@@ -89,6 +97,7 @@ def _render_filters(wanted: JobFilter, rows: list[JobRow]) -> Html:
         ),
         element("label", "State ", _render_select("state", _STATES, wanted.state)),
         element("label", "Framework ", _render_select("framework", frameworks, wanted.framework)),
+        element("a", "Compare", href="/compare", data_comparison=True, hidden=True),
         role="search",
         class_="filters",
         data_filter=True,

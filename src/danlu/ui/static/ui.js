@@ -4,6 +4,7 @@ import { openLogPane } from "./log.js";
 const $ = (selector, from = document) => from.querySelector(selector);
 const badge = $("#connection");
 const message = $("#message");
+const main = $("#main");
 
 // -- live parts ---------------------------------------------------------------------------------
 
@@ -11,7 +12,11 @@ let live;
 
 function connect() {
     live?.close();
-    live = new EventSource(`/-/live${location.pathname}${location.search}`);
+    const query = new URLSearchParams(location.search);
+    // What the page was loaded with need not be sent again.
+    if (main.dataset.seen) query.set("seen", main.dataset.seen);
+    delete main.dataset.seen;
+    live = new EventSource(`/-/live${location.pathname}?${query}`);
     live.onopen = () => showConnection("live");
     live.onerror = () => showConnection("reconnecting");
     live.addEventListener("parts", event => {
@@ -65,7 +70,8 @@ function patchNode(known, wanted) {
         if (known.nodeValue !== wanted.nodeValue) known.nodeValue = wanted.nodeValue;
         return;
     }
-    // What the user is typing, and what log.js fills.
+    // What the user is typing, what log.js fills, and the link to marked jobs.
+    if (known.dataset.comparison !== undefined) return;
     if (known.dataset.log || (known.dataset.filter && known.contains(document.activeElement))) return;
     for (const { name } of [...known.attributes]) {
         if (!wanted.hasAttribute(name) && name !== "open") known.removeAttribute(name);
@@ -127,10 +133,26 @@ function applyFilters(form) {
     connect();
 }
 
+// The link to compare the jobs that are marked, of all pages of the table that were seen.
+const compared = new Set();
+
+function updateComparison(box) {
+    if (box.checked) compared.add(box.dataset.compare);
+    else compared.delete(box.dataset.compare);
+    const link = $("[data-comparison]");
+    link.hidden = compared.size < 2;
+    link.textContent = `Compare ${compared.size} jobs`;
+    link.href = `/compare?jobs=${[...compared].map(encodeURIComponent)}`;
+}
+
+document.addEventListener("change", event => {
+    if (event.target.dataset.compare) updateComparison(event.target);
+});
+
 for (const kind of ["input", "submit"]) {
     document.addEventListener(kind, event => {
         const form = event.target.closest("[data-filter]");
-        if (!form) return;
+        if (!form || event.target.dataset.compare) return;
         event.preventDefault();
         applyFilters(form);
     });

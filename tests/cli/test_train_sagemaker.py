@@ -5,15 +5,23 @@ The account is :mod:`tests.fakes.sagemaker`: real HTTP with moto, and jobs that 
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import signal
+import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from danlu.jobs.sagemaker import client
+from danlu.jobs.sagemaker.instance_types import INSTANCE_TYPES, InstanceType
 from tests.cli.conftest import Cli
 from tests.e2e.page_runner import create_home, create_variables, read_page, run_page
 from tests.fakes.sagemaker import (
@@ -55,9 +63,19 @@ time.sleep(60)
 """
 
 
+HOSTILE = r"""
+print("\x1b]0;title\x07\x1b[2Jinnocent\x1b[31m")
+raise SystemExit("\x1b[2J\x1b]8;;http://evil.example\x07click\x1b]8;;\x07")
+"""
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAccount]:
-    packages = install_packages(tmp_path_factory.mktemp("moto"), *PACKAGES)
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_packages(tmp_path_factory.mktemp("moto"), *PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def server(packages: Path) -> Iterator[RunningAccount]:
     with serve_account(packages) as account:
         yield account
 
@@ -163,6 +181,169 @@ def test_what_the_service_cannot_do_is_refused(
     assert message in result.err
 
 
+def test_ctrl_c_stops_the_job_and_waits_for_what_it_saves(
+    cli: Cli, account: RunningAccount
+) -> None:
+    Path("train.py").write_text(WAITING)
+    words = [sys.executable, "-m", "danlu", *TRAIN, "--name", "stopped"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "worker-0 │ ready\n"
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate()
+    assert run.returncode == 130, err
+    assert "stopping: waiting" in err
+    shown = json.loads(cli("jobs", "show", "stopped", "--format", "json", *ON).out)
+    assert shown["state"] == "Stopped"
+    assert out == "worker-0 │ saved\n"
+
+
+def test_hostile_lines_are_shown_without_their_control_sequences(
+    cli: Cli, account: RunningAccount
+) -> None:
+    Path("train.py").write_text(HOSTILE)
+    result = cli(*TRAIN, "--name", "hostile")
+    assert result.code == 1
+    shown = cli("jobs", "show", "hostile", *ON)
+    listed = cli("jobs", "logs", "hostile", *ON)
+    for text in (result.out, result.err, shown.out, listed.out):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    assert "worker-0 │ innocent" in listed.out
+
+
+# -- what jobs save --------------------------------------------------------------------------------
+
+
+def test_model_output_and_checkpoints_come_back(cli: Cli, account: RunningAccount) -> None:
+    assert cli(*TRAIN, "--name", "saves").code == 0
+    result = cli("jobs", "fetch", "saves", "here", *ON)
+    assert result.out == "here/model/\nhere/checkpoints/\n", result.err
+    assert Path("here/model/weights").read_text() == "0"
+    assert Path("here/checkpoints/last.pt").read_text() == "3"
+    again = cli("jobs", "fetch", "saves", "here", *ON)
+    assert again.code == 2
+    assert "exists already" in again.err
+    elsewhere = cli("jobs", "fetch", "saves")
+    assert elsewhere.code == 2
+    assert "only SageMaker keeps" in elsewhere.err
+
+
+@pytest.mark.parametrize("kind", ["parent", "link", "device", "truncated"])
+def test_a_hostile_archive_writes_nothing(kind: str, cli: Cli, account: RunningAccount) -> None:
+    assert cli(*TRAIN, "--name", f"hostile-{kind}").code == 0
+    key = f"danlu/jobs/hostile-{kind}/output/model.tar.gz"
+    connect_s3().put_object(Bucket=BUCKET, Key=key, Body=make_archive(kind))
+    result = cli("jobs", "fetch", f"hostile-{kind}", "here", *ON)
+    assert result.code == 3, result.out
+    assert "cannot unpack output/model.tar.gz" in result.err
+    assert not Path("here").exists()
+    assert {path.name for path in Path.cwd().iterdir()} == {"train.py", "helper.py"}
+    assert not Path("../escaped").exists()
+
+
+def make_archive(kind: str) -> bytes:
+    """Return an archive with what a model must not have."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        member = tarfile.TarInfo({"parent": "../../escaped"}.get(kind, "a"))
+        if kind == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, ".."
+            archive.addfile(member)
+            member = tarfile.TarInfo("a/../../escaped")
+        elif kind == "device":
+            member.type = tarfile.CHRTYPE
+        member.size = 0 if kind == "device" else 4
+        archive.addfile(member, io.BytesIO(b"evil"))
+    return data.getvalue()[: 40 if kind == "truncated" else None]
+
+
+def connect_s3() -> Any:
+    import boto3
+
+    return boto3.client("s3", region_name="us-east-1")
+
+
+CALL = f"""
+import os
+import danlu
+
+def fit(rate):
+    if rate > 1:
+        raise ValueError("too high")
+    return {{"rank": int(os.environ["RANK"]), "rate": rate}}
+
+if __name__ == "__main__":
+    options = {{"workers": 2, "image": "{IMAGE}", "on": "aws", "framework": "pytorch"}}
+    print(danlu.train(fit, args=[0.5], every=True, **options))
+    try:
+        danlu.train(fit, args=[2], **options)
+    except danlu.JobFailed as error:
+        print(repr(error.__cause__))
+"""
+
+
+def test_a_function_returns_values_and_exceptions(cli: Cli, account: RunningAccount) -> None:
+    Path("call.py").write_text(CALL)
+    done = subprocess.run([sys.executable, "call.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    values = {f"worker-{rank}": {"rank": rank, "rate": 0.5} for rank in (0, 1)}
+    assert f"{values}\n" in done.stdout
+    assert "ValueError('too high')" in done.stdout
+
+
+def test_a_sweep_is_a_training_job_per_point(cli: Cli, account: RunningAccount) -> None:
+    Path("train.py").write_text("import sys\nprint('loss', float(sys.argv[2]) ** 2, sys.argv)\n")
+    words = ("--sweep", "lr=3,1,2", "--metric-pattern", r"loss (\S+)", "--parallel", "2")
+    result = cli(*TRAIN, "--name", "tune", *words)
+    assert result.code == 0, result.err
+    assert "lr=1" in result.err
+    names = {view["name"] for view in json.loads(cli("jobs", "ls", "--format", "json", *ON).out)}
+    assert {"tune-1", "tune-2", "tune-3"} <= names
+
+
+def test_instance_types_have_the_sizes_of_ec2(packages: Path) -> None:
+    with gzip.open(packages / "moto/ec2/resources/instance_types.json.gz") as file:
+        recorded = json.load(file)
+    for instance in INSTANCE_TYPES:
+        found = recorded[instance.name.removeprefix("ml.")]
+        gpus = found.get("GpuInfo", {}).get("Gpus", [])
+        assert instance == InstanceType(
+            instance.name,
+            found["VCpuInfo"]["DefaultVCpus"],
+            found["MemoryInfo"]["SizeInMiB"] >> 10,
+            sum(gpu["Count"] for gpu in gpus),
+            "".join(gpu["Name"] for gpu in gpus),
+        )
+
+
+def list_checks(cli: Cli, context: str = "aws") -> dict[str, tuple[bool, str]]:
+    checks = json.loads(cli("doctor", "--format", "json", "--on", context).out)
+    return {check["name"]: (check["ok"], check["detail"]) for check in checks}
+
+
+def test_doctor_checks_the_account(
+    cli: Cli, account: RunningAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = list_checks(cli)
+    assert checks["AWS credentials"][0]
+    assert checks["S3 bucket"] == (True, f"s3://{BUCKET}")
+    assert checks["SageMaker role"] == (True, ROLE)
+    assert checks["SageMaker"] == (True, "training jobs in us-east-1")
+    assert checks["ECR"] == (True, REGISTRY)
+    wrong = ("--role", "arn:aws:iam::210987654321:role/Other")
+    create_context(cli, "wrong", DISTANT_BUCKET, *wrong)
+    checks = list_checks(cli, "wrong")
+    assert "is of another account" in checks["AWS credentials"][1]
+    assert checks["SageMaker role"] == (False, "role Other not found")
+    assert checks["S3 bucket"] == (
+        False,
+        f"bucket {DISTANT_BUCKET} is in eu-west-1, not in us-east-1",
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert not list_checks(cli)["SageMaker"][0]
+
+
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
@@ -237,12 +418,8 @@ def test_a_failed_submission_leaves_nothing(cli: Cli, account: RunningAccount) -
 
 def list_keys(account: RunningAccount) -> str:
     """Return the keys of the bucket, as the service lists them."""
-    import boto3
-
-    s3 = boto3.client("s3", region_name="us-east-1")
-    return "\n".join(
-        found["Key"] for found in s3.list_objects_v2(Bucket=BUCKET).get("Contents", ())
-    )
+    found = connect_s3().list_objects_v2(Bucket=BUCKET).get("Contents", ())
+    return "\n".join(entry["Key"] for entry in found)
 
 
 def test_a_job_of_somebody_else_does_not_exist(cli: Cli, account: RunningAccount) -> None:

@@ -254,9 +254,7 @@ class TrainingJob:
                 for host in hosts:
                     for path in sorted((host / directory).glob("*")):
                         tar.add(path, path.name)
-            hostile = self.account.root / "hostile" / name
-            data = hostile.read_bytes() if hostile.exists() else archive.getvalue()
-            self.account.put(f"{output}/{self.name}/output/{name}", data)
+            self.account.put(f"{output}/{self.name}/output/{name}", archive.getvalue())
         for host in hosts:
             for path in (host / "checkpoints").rglob("*"):
                 if path.is_file():
@@ -285,6 +283,14 @@ class Account:
             for name in ("s3", "logs")
         }
         self.clients["logs"].create_log_group(logGroupName=GROUP)
+
+        iam = boto3.client("iam", endpoint_url=url, region_name=REGION, **keys)
+        principal = {"Service": "sagemaker.amazonaws.com"}
+        statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": principal}
+        policy = {"Version": "2012-10-17", "Statement": [statement]}
+        iam.create_role(
+            RoleName="Train", Path="/service-role/", AssumeRolePolicyDocument=json.dumps(policy)
+        )
 
     def put(self, uri: str, data: bytes) -> None:
         bucket, _, key = uri.removeprefix("s3://").partition("/")

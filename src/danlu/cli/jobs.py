@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,8 +29,9 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import Session, current_session
-from danlu.errors import DanluError, JobFailed
+from danlu.errors import DanluError, JobFailed, UsageError
 from danlu.jobs.backends import (
+    JobOutput,
     find_replica,
     find_replicas,
     list_earlier_runs,
@@ -366,6 +368,32 @@ def attach_command(name: str, tail: int, progress: str) -> int:
         return 128 + result.signal
     print_result(run, backend, result.view, show_logs=False)
     return 0
+
+
+@command.subcommand("fetch", section="Follow")
+@job_argument()
+@click.argument("directory", default="", metavar="[DIRECTORY]")
+@on_option
+@verbosity_options
+def fetch(name: str, directory: str) -> None:
+    """Copy the model, output and checkpoints of a job to this machine.
+
+    DIRECTORY must not exist; by default it has the job's name. Only for jobs of SageMaker: jobs of
+    this machine write to it themselves, and those of a cluster to its volumes.
+    """
+    run = current_session()
+    backend = _open_backend(run)
+    if not isinstance(backend, JobOutput):
+        raise UsageError(
+            "only SageMaker keeps what jobs save",
+            hint="jobs of this machine write to it themselves, those of a cluster to its volumes",
+        )
+    place = Path(directory or name)
+    found = anyio.run(backend.fetch, name, run.directory / place)
+    for part in found:
+        run.terminal.write_stdout(f"{place / part}/")
+    if not found:
+        run.terminal.info(f"{name} saved nothing")
 
 
 # -- manage

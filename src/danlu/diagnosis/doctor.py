@@ -19,6 +19,7 @@ from danlu.engine.gpu.usage import GpuMeter
 from danlu.engine.settings import Settings, load_settings
 from danlu.environment.cuda_releases import find_supported_cuda
 from danlu.errors import DanluError, MachineError, UsageError
+from danlu.jobs.services import JobTarget
 from danlu.project import driver_check
 from danlu.sandbox import doctor
 from danlu.sandbox.amd_driver import find_sys_root, list_amd_gpus
@@ -83,6 +84,11 @@ def _run_probes(paths: Paths, context: Context) -> Iterator[DoctorCheck]:
     except UsageError:
         settings = Settings(paths, Configuration())  # the first check has reported it
     settings = apply_context(settings, context)
+    if context.account is not None:
+        target = JobTarget("", context, is_remote=True)
+        results = run_probes(target.service.list_probes(target))
+        for name, (ok, detail, fix) in results.items():
+            yield DoctorCheck(name, ok, detail, "" if ok else fix)
     for name, (ok, detail, fix) in run_probes(list_probes(settings.config, os.environ)).items():
         is_optional = name.lower() != settings.engine
         yield DoctorCheck(name, ok, detail, "" if ok else fix, optional=is_optional)

@@ -65,13 +65,17 @@ class SageMakerAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     registry: str = ""
     instance_type: str = ""
 
+    @property
+    def account(self) -> str:
+        """The number of the account."""
+        return self.role.split(":", 5)[4]
+
     def find_registry(self, region: str) -> str:
         """Return the registry that images are pushed to, for jobs in ``region``."""
         if self.registry:
             return self.registry.rstrip("/")
-        _, partition, _, _, account, _ = self.role.split(":", 5)
-        domain = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
-        return f"{account}.dkr.ecr.{region}.{domain}"
+        domain = "amazonaws.com.cn" if self.role.startswith("arn:aws-cn:") else "amazonaws.com"
+        return f"{self.account}.dkr.ecr.{region}.{domain}"
 
 
 class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

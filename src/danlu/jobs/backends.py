@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import anyio
@@ -132,6 +133,18 @@ class RunHistory(Protocol):
 
     async def runs(self, name: str) -> Sequence[str]:
         """Return their names, latest first: ``NAME@2``, ``NAME@1``."""
+
+
+@runtime_checkable
+class JobOutput(Protocol):
+    """A backend that keeps what jobs saved, which is not on this machine."""
+
+    async def fetch(self, name: str, directory: Path) -> Sequence[str]:
+        """Copy model, output and checkpoints of a finished job to a new directory.
+
+        Returns which of them there were, each in a directory of that name. Raises
+        :class:`UsageError` if the directory exists or the job is running.
+        """
 
 
 async def list_run_names(jobs: JobBackend, name: str) -> Sequence[str]:

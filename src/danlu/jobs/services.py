@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +12,9 @@ from danlu.engine.contexts import ClusterAddress, Context
 from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings
 from danlu.jobs.types import JobBackend, Submission
+
+Probe = Callable[[], tuple[bool, str, str]]
+"""Returns whether something works, what was found, and what to do; may raise our errors."""
 
 
 class JobTarget(msgspec.Struct, frozen=True):
@@ -61,3 +64,7 @@ class JobService:
         Raises :class:`~danlu.errors.UsageError` for what the service cannot do.
         """
         return None
+
+    def list_probes(self, target: JobTarget) -> Mapping[str, Probe]:
+        """Return checks of a target for `danlu doctor`, by name."""
+        return {}

@@ -13,6 +13,8 @@ import sys
 
 #: The host's name, such as ``algo-1``: SageMaker gives it to ``sagemaker.py``.
 HOST = "SM_CURRENT_HOST"
+#: Where the replica writes an exception, next to the value that it returns.
+RAISED_FILE = "DANLU_RAISED_FILE"
 JOB, CODE = "job.json", "code"
 
 
@@ -23,6 +25,8 @@ def main() -> int:
         job = json.load(file)
     replica = job["replicas"][os.environ[HOST]]
     os.environ.update(replica["variables"])
+    if RAISED_FILE in os.environ:
+        os.makedirs(os.path.dirname(os.environ[RAISED_FILE]), exist_ok=True)
     command, directory = replica["command"], replica["directory"]
     if directory:
         os.makedirs(directory, exist_ok=True)

@@ -214,13 +214,15 @@ def _draft_remote(
 ) -> Submission:
     """Return the submission with the code that is sent, and the tag of an image to be pushed."""
     place = find_target(options.on, settings)
-    job = submission.job
-    if place.cluster is not None and not submission.manifests:
-        job = add_default_finish_timeout(job)
+    job, trusts = submission.job, settings.config.trust_results
+    if place.cluster is not None:
+        trusts = settings.config.kubernetes.trust_results
+        if not submission.manifests:
+            job = add_default_finish_timeout(job)
     draft = msgspec.structs.replace(
         submission,
         job=job,
-        trusted=options.trust_results or settings.config.kubernetes.trust_results,
+        trusted=options.trust_results or trusts,
         displays=False,
         code={**options.code, **_collect_code(target, options)},
     )

@@ -201,7 +201,7 @@ def test_an_option_that_sagemaker_lacks_is_refused_by_name(option: str, account:
             ("--framework", "tensorflow", "--ps", "1", "--worker", "2"),
             "TFJob with PS replicas cannot run",
         ),
-        (("--dry-run", "-o", "argo"), "are for a cluster"),
+        (("--dry-run", "-o", "argo"), "-o argo is for a cluster"),
     ],
 )
 def test_other_words_without_a_meaning_are_refused(

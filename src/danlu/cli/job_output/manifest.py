@@ -40,7 +40,7 @@ def print_manifest(
     if preview is not None:
         if kind or form in ("argo", "katib"):
             raise UsageError(
-                f"-o {form} and --as are for a cluster",
+                f"{f'-o {form}' if form in ('argo', 'katib') else '--as'} is for a cluster",
                 hint="add --on kubernetes; here --dry-run prints the request",
             )
         _print_preview(run, preview, form)

@@ -7,11 +7,12 @@ A training job whose output is elsewhere is somebody else's, and does not exist 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import anyio
 from anyio import to_thread
@@ -19,11 +20,12 @@ from anyio import to_thread
 from danlu.engine.contexts import SageMakerAccount
 from danlu.errors import TemporaryError, UsageError
 from danlu.jobs.sagemaker.log_reader import LOG_GROUP, JobLogReader
+from danlu.jobs.sagemaker.output import CHECKPOINTS, collect_results, fetch_output
 from danlu.jobs.sagemaker.request import PREFIX, TrainingRequest, render_request
 from danlu.jobs.sagemaker.views import build_view, read_replicas
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
 from danlu.training.types import ReplicaId
-from danlu.util.aws import AwsError, call_aws, create_aws_client
+from danlu.util.aws import AwsError, call_aws, create_aws_client, translate_aws_errors
 from danlu.util.backoff import ExponentialBackoff
 from danlu.util.suggest import suggest_name
 from danlu.util.tasks import run_concurrently
@@ -35,6 +37,7 @@ _MAX_FAILED_POLLS = 20
 #: Seconds: 120 that programs have after SIGTERM, and the time to upload what they saved.
 _STOP_TIMEOUT = 180.0
 _MAX_DELETED = 1000
+_CHUNK_SIZE = 1 << 20
 _NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "ValidationException")
 
 
@@ -363,8 +366,53 @@ class SageMakerJobs:
             hint="submit it with another number",
         )
 
+    # -- what a job saved -------------------------------------------------------------------------
+
     async def result(self, name: str) -> JobResult:
         """Wait for the end of a job and return its result."""
         async for _ in self.watch(name):
             pass
-        return JobResult(await self.view(name), trusted=self._trusted)
+        view = await self.view(name)
+        replicas = [str(replica.id) for replica in view.replicas]
+        values, raised = await collect_results(partial(self._download, name), replicas)
+        # The leader is the first: no type comes before those that lead.
+        return JobResult(view, values.get(replicas[0]), values, raised, trusted=self._trusted)
+
+    async def fetch(self, name: str, directory: Path) -> Sequence[str]:
+        """Copy what a finished job saved; see :class:`danlu.jobs.backends.JobOutput`."""
+        if not (await self.view(name)).finished:
+            raise UsageError(
+                f"job {name} is still running",
+                hint=f"`danlu jobs wait {name} --on {self.where}` waits for its end",
+            )
+        prefix = f"{PREFIX}{name}/"
+        keys = [key.removeprefix(prefix) for key in await self._list_keys(f"{prefix}{CHECKPOINTS}")]
+        return await fetch_output(partial(self._download, name), keys, directory)
+
+    async def _list_keys(self, prefix: str) -> Sequence[str]:
+        keys: list[str] = []
+        parameters = {"Bucket": self._account.bucket, "Prefix": prefix}
+        while True:
+            answer = await self._send_request("s3", "list_objects_v2", **parameters)
+            keys += [str(found["Key"]) for found in answer.get("Contents") or ()]
+            if not answer.get("NextContinuationToken"):
+                return keys
+            parameters["ContinuationToken"] = answer["NextContinuationToken"]
+
+    async def _download(self, name: str, key: str, file: BinaryIO) -> bool:
+        try:
+            answer = await self._send_request(
+                "s3", "get_object", Bucket=self._account.bucket, Key=f"{PREFIX}{name}/{key}"
+            )
+        except AwsError as error:
+            if error.code == "NoSuchKey":
+                return False
+            raise
+        body = answer["Body"]
+
+        def copy() -> None:
+            with translate_aws_errors("s3:GetObject"):
+                shutil.copyfileobj(body, file, _CHUNK_SIZE)
+
+        await to_thread.run_sync(copy)
+        return True

@@ -24,6 +24,8 @@ from danlu.errors import UsageError
 from danlu.jobs.sagemaker.instance_types import ReplicaRequest, choose_instance_type
 from danlu.jobs.trackers import tracker_variables
 from danlu.jobs.types import Submission
+from danlu.lang.functions.sagemaker import SageMakerEntrypoint
+from danlu.oci.registry.clouds import find_cloud
 from danlu.training.framework import Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.pod_template import expand_references, find_main_container, pod_spec
@@ -62,10 +64,6 @@ _MAX_VARIABLES, _MAX_VALUE = 100, 512
 _MAX_RETRIES, _MAX_DEADLINE, _MAX_IMAGE = 30, 28 * 86400, 255
 _MAX_TAGS, _MAX_TAG_NAME, _MAX_TAG_VALUE = 50, 128, 256
 _NOT_IN_TAGS = re.compile(r"[^\w .:/=+\-@]")
-_ECR = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/.+"
-)
-
 #: SageMaker's own default, which is said here because it ends jobs.
 DEFAULT_DEADLINE = 86400
 _DEFAULT_VOLUME = 30
@@ -200,9 +198,8 @@ def render_request(
     if retries:
         document["RetryStrategy"] = {"MaximumRetryAttempts": retries}
     objects: dict[str, bytes | Path] = {
-        _ENTRYPOINT: _read_program("sagemaker.py"),
-        _TEMPLATES: _read_program(_TEMPLATES),
-        _START: _read_program("sagemaker_replica.py"),
+        **_read_entrypoint(),
+        _START: Path(replica_runtime.__path__[0], "sagemaker_replica.py").read_bytes(),
         _JOB: input_json.encode(),
         **{f"{_CODE}/{path}": file for path, file in submission.code.items()},
         **{f"{_FILES}/{path}": file for path, file in _list_files(submission.files)},
@@ -344,9 +341,10 @@ def _find_image(
             hint="--image REF or --env FILE replaces them",
         )
     image = images.pop()
-    found = _ECR.fullmatch(image)
+    cloud = find_cloud(image.partition("/")[0])
     own = account.find_registry(region)
-    if not image.startswith(f"{own}/") and (found is None or found["region"] != region):
+    in_region = cloud is not None and cloud.kind == "ecr" and cloud.region == region
+    if not image.startswith(f"{own}/") and not in_region:
         raise UsageError(
             f"SageMaker pulls images from Amazon ECR in {region}, which {image} is not in",
             hint=f"`danlu image push IMAGE {own}/NAME:TAG`, then --image with that name;"
@@ -425,7 +423,7 @@ class _InputRenderer:
             "DANLU_TRAIN_COMMAND": json.dumps(start),
         }
         # Instead of the image's framework (config.sagemaker).
-        known = json.loads(_read_program(_TEMPLATES))
+        known = json.loads(_read_entrypoint()[_TEMPLATES])
         name = self._framework.name
         reserved["DANLU_TRAIN_FRAMEWORK"] = name if name in known else ""
         shared = dict(list(shared.items())[: _MAX_VARIABLES - len(reserved)]) | reserved
@@ -476,11 +474,11 @@ class _InputRenderer:
         """Return the variables of the protocol with ``danlu.replica_runtime``."""
         submission = self._submission
         variables = {} if submission.files is None else {"DANLU_FILES": f"{INPUT}/{_FILES}"}
-        if submission.value == "none":
+        if submission.value == "none" and submission.files is None:
             return variables
         variables["DANLU_RAISED_FILE"] = f"{RESULTS}/raised.{replica}"
         leads = replica == self._framework.leader(submission.job)
-        if submission.value == "all" or leads:
+        if submission.value == "all" or (submission.value == "leader" and leads):
             variables["DANLU_VALUE_FILE"] = f"{RESULTS}/value.{replica}"
         if submission.trusted:
             variables["DANLU_RESULT_FORM"] = "pickle"
@@ -498,8 +496,12 @@ def _name_program(command: Sequence[str]) -> str:
     return str(name).rpartition("/")[2][:64]
 
 
-def _read_program(name: str) -> bytes:
-    return Path(replica_runtime.__path__[0], name).read_bytes()
+def _read_entrypoint() -> Mapping[str, bytes]:
+    """Return the files of ``config.sagemaker``, which this version of danlu has."""
+    return {
+        Path(entry.path).name: entry.content.encode()
+        for entry in SageMakerEntrypoint().config_files()
+    }
 
 
 def _list_files(directory: Path | None) -> Iterator[tuple[str, Path]]:

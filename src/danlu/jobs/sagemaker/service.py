@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from danlu.engine.contexts import SageMakerAccount
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.sagemaker.client import SageMakerJobs
+from danlu.jobs.sagemaker.probes import list_account_probes
 from danlu.jobs.sagemaker.request import render_request
-from danlu.jobs.services import JobPreview, JobService, JobTarget
+from danlu.jobs.services import JobPreview, JobService, JobTarget, Probe
 from danlu.jobs.types import JobBackend, Submission
 
 
@@ -31,6 +34,10 @@ class SageMakerService(JobService):
         """See :class:`~danlu.jobs.services.JobService`."""
         rendered = render_request(submission, _find_account(target), target.context.region)
         return JobPreview(rendered.document, rendered.notes)
+
+    def list_probes(self, target: JobTarget) -> Mapping[str, Probe]:
+        """See :class:`~danlu.jobs.services.JobService`."""
+        return list_account_probes(_find_account(target), target.context.region)
 
 
 def _find_account(target: JobTarget) -> SageMakerAccount:

@@ -49,8 +49,8 @@ def build_view(job: Mapping[str, Any], *, where: str) -> JobView:
     state = str(conditions[-1].type) if conditions else "Pending"
     if status in ("Stopped", "Stopping") and secondary not in _UNTIL_MAX_RUNTIME:
         state = status
-    elif status == "InProgress" and secondary not in _RUNNING:
-        state = "Pending"
+    elif status == "InProgress":
+        state = "Running" if secondary in _RUNNING else "Pending"
     return JobView(
         name=str(job["TrainingJobName"]),
         kind="TrainingJob",

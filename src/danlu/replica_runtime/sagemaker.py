@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -36,6 +35,8 @@ SERVER = "/usr/local/bin/serve"
 MAX_FAILURE = 1024
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+#: Where a framework's files are: Open MPI looks for its agent at the same path on every host.
+_FILES = "/tmp/danlu-nodes"
 _PORT = "7777"
 _MPI_PORT = "7778"
 _LOOKUP_SECONDS = 0.1
@@ -114,13 +115,11 @@ def train(base: str) -> int:
         received = wait_for_hosts(hosts)
         if received:
             return 128 + received
-        # Open MPI looks for its agent at the same path on every host.
-        files = os.path.join(tempfile.gettempdir(), "danlu-nodes")
-        environment = build_rendezvous(properties, framework, files)
+        environment = build_rendezvous(properties, framework, _FILES)
         environment.update(os.environ)
         environment.update(variables)
         if framework == "mpi":
-            command = build_mpi_command(command, properties, files)
+            command = build_mpi_command(command, properties, _FILES)
         if directory:  # for programs in a subdirectory
             paths = filter(None, (directory, environment.get("PYTHONPATH")))
             environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -11,6 +11,7 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.jobs.local.host_resources import available_cores, available_gpus
 from danlu.jobs.types import Submission
+from danlu.sweeps.labels import make_trial_labels
 from danlu.sweeps.space import Point
 from danlu.training.framework import Framework
 from danlu.training.pod_template import (
@@ -52,7 +53,7 @@ def build_trial_submission(
         for type, spec in job.replicas.items()
     }
     changed = msgspec.structs.replace(job, name=name, replicas=replicas)
-    labels = {f"sweep.{key}": value for key, value in point.items()}
+    labels = make_trial_labels(job.name, point)
     return msgspec.structs.replace(
         submission,
         job=changed,
@@ -60,7 +61,7 @@ def build_trial_submission(
             **submission.environment,
             **{variable_name(axis): point[axis] for axis in point},
         },
-        labels={**submission.labels, "sweep": job.name, **labels},
+        labels={**submission.labels, **labels},
     )
 
 

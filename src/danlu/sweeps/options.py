@@ -11,6 +11,7 @@ from danlu.errors import UsageError
 from danlu.jobs.backends import is_remote, remove_finished_job
 from danlu.jobs.types import JobBackend, Submission
 from danlu.sweeps.jobs import build_trial_submission, max_parallel_jobs
+from danlu.sweeps.labels import make_sweep_labels
 from danlu.sweeps.report import SweepObjective, SweepReport, parse_objective
 from danlu.sweeps.runner import GridSearch, PointSource, run_sweep
 from danlu.sweeps.space import Point, SweepAxis, build_grid, parse_axes
@@ -103,7 +104,8 @@ async def execute_sweep(
     """
     parallel = options.parallel or max_parallel_jobs(base.job)
     concurrency = max(1, min(parallel, points.total))
-    base = msgspec.structs.replace(base, concurrency=concurrency)
+    labels = {**base.labels, **make_sweep_labels(options.measure, points.total)}
+    base = msgspec.structs.replace(base, concurrency=concurrency, labels=labels)
     substituted = frozenset(axis.name for axis in options.axes if axis.substituted)
     digits = len(str(points.total))
     factory = _TrialFactory(base, find_job_framework(base.job), digits, substituted)

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from danlu.submission.job_view_model import format_metric, state_style, time_left
 from danlu.training.progress import TrainingProgress
-from danlu.ui.html import Html, element, join_html
+from danlu.ui.html import Html, clean_text, element, join_html
 from danlu.ui.job_catalog import JobRow
 from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.human import format_duration
@@ -94,3 +94,10 @@ def render_job_actions(row: JobRow) -> Html:
             render_action("stop", name, "Stop", confirm=f"Stop {name}?"),
         )
     )
+
+
+def render_command(line: str) -> Html:
+    """Return a command with a button that copies it; not if it is too long to be whole."""
+    button = element("button", "Copy", type="button", data_copy=line)
+    is_whole = clean_text(line) == line
+    return element("div", element("pre", line), button if is_whole else None, class_="copied")

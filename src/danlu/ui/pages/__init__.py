@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from danlu.ui.pages.compare import ComparePage
 from danlu.ui.pages.job import JobPage
 from danlu.ui.pages.jobs import JobsPage
+from danlu.ui.pages.sweeps import SweepPage, SweepsPage
 from danlu.ui.types import Page
 
 PAGES: Sequence[Page] = (
     JobsPage(),
     JobPage(),
     ComparePage(),
+    SweepsPage(),
+    SweepPage(),
 )

@@ -22,6 +22,7 @@ from danlu.submission.job_view_model import (
 from danlu.submission.metric_charts import MetricHistory, render_svg
 from danlu.ui.components import (
     job_path,
+    render_command,
     render_job_actions,
     render_progress,
     render_state,
@@ -221,14 +222,6 @@ async def _render_commands(site: Site, view: JobView) -> Html:
     environment = element(
         "dl", [(element("dt", key), element("dd", value)) for key, value in facts if value]
     )
-    commands = [
-        element(
-            "div",
-            element("pre", line),
-            element("button", "Copy", type="button", data_copy=line),
-            class_="copied",
-        )
-        for line in lines
-    ]
+    commands = [render_command(line) for line in lines]
     title = f"Environment and commands (the last one runs only {chosen})"
     return element("details", element("summary", title), environment, commands)

@@ -1,0 +1,282 @@
+"""Sweeps: the list of them, and the points of one, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from danlu.errors import UsageError
+from danlu.jobs.report import format_shell_line
+from danlu.submission.job_view_model import format_metric
+from danlu.sweeps.labels import read_objective, read_point, read_sweep_name, read_total
+from danlu.sweeps.report import SweepReport, SweepTrial, TrialState
+from danlu.sweeps.view_model import (
+    axis_names,
+    count_finished,
+    describe_best,
+    format_point,
+    trial_row,
+)
+from danlu.ui.components import (
+    job_path,
+    make_url,
+    render_age,
+    render_command,
+    render_job_link,
+    render_progress,
+    render_state,
+)
+from danlu.ui.html import Html, element, join_html, render_table
+from danlu.ui.job_catalog import JobFilter, JobRow
+from danlu.ui.parallel_coordinates import render_parallel_coordinates
+from danlu.ui.types import PageContent, PageRequest, Site
+from danlu.util.human import pluralize
+
+_MAX_JOBS, _MAX_POINTS, _ROWS = 2_000, 10_000, 100
+_STATES: Mapping[str, TrialState] = {"Succeeded": "Succeeded", "Failed": "Failed", "Lost": "Failed"}
+
+
+class SweepsPage:
+    """The sweeps among the newest jobs."""
+
+    path = "/sweeps"
+    menu = "Sweeps"
+
+    async def read_stamp(self, site: Site, request: PageRequest) -> Hashable:
+        """Return what changes with the jobs."""
+        return site.jobs.read_live_stamp()
+
+    async def load(self, site: Site, request: PageRequest) -> PageContent:
+        """Return the table of sweeps, newest first."""
+        rows, more, _ = await site.jobs.list_rows(JobFilter(), start=0, count=_MAX_JOBS)
+        sweeps: dict[str, list[JobRow]] = {}
+        for row in rows:
+            if name := read_sweep_name(row.labels):
+                sweeps.setdefault(name, []).append(row)
+        now = datetime.now(UTC)
+        head = ("Name", "Points", "Compares", "Best", "Parameters", "Age")
+        table = render_table(
+            head,
+            [_render_sweep_row(name, rows, now) for name, rows in sweeps.items()],
+            caption="Sweeps",
+        )
+        hint = "No sweeps yet; danlu train --sweep lr=0.1,0.01 starts one."
+        parts = {
+            "head": element("h1", "Sweeps"),
+            "table": table if sweeps else element("p", hint, class_="dim"),
+            "note": element("p", f"of the newest {_MAX_JOBS} jobs", class_="dim")
+            if more
+            else Html(),
+        }
+        return PageContent("Sweeps", parts)
+
+
+class SweepPage:
+    """One sweep; the metric and the goal may be others than its own."""
+
+    path = "/sweeps/{name}"
+    menu = ""
+
+    async def read_stamp(self, site: Site, request: PageRequest) -> Hashable:
+        """Return what changes with the jobs."""
+        return site.jobs.read_live_stamp()
+
+    async def load(self, site: Site, request: PageRequest) -> PageContent:
+        """Return the best point, the chart and the table."""
+        name, query = request.variables["name"], request.query
+        found, _, _ = await site.jobs.list_rows(JobFilter(f"{name}-"), start=0, count=_MAX_POINTS)
+        rows = {row.name: row for row in found if read_sweep_name(row.labels) == name}
+        if not rows:
+            raise UsageError(f"sweep {name} not found", hint="the page Sweeps lists them")
+        report = _collect_report(
+            rows.values(), metric=query.get("metric", ""), goal=query.get("goal", "")
+        )
+        start = int(query["start"]) if query.get("start", "").isdecimal() else 0
+        shown = report.rank_trials()[start : start + _ROWS]
+        axes = axis_names(report)
+        chart = render_parallel_coordinates(report, axes, [trial.name for trial in shown])
+        parts = {
+            "head": _render_head(name, report, query),
+            "best": await _render_best(site, report),
+            "chart": element(
+                "div", chart, class_="wide", tabindex="0", role="region", aria_label="Chart"
+            ),
+            "legend": _render_legend(report),
+            "table": _render_points(report, axes, shown, rows),
+            "paging": _render_paging(sweep_path(name), query, start, len(report.trials)),
+        }
+        return PageContent(f"{name} (sweep)", parts)
+
+
+def sweep_path(name: str) -> str:
+    """Return the path of the page of a sweep."""
+    return f"/sweeps/{quote(name, safe='')}"
+
+
+def _collect_report(rows: Iterable[JobRow], *, metric: str = "", goal: str = "") -> SweepReport:
+    """Return the report of the jobs of a sweep, by the numbers in their names."""
+    ordered = sorted(rows, key=lambda row: (len(row.name), row.name))
+    labels = ordered[0].labels
+    objective = read_objective(labels, metric=metric, goal=goal)
+    trials = tuple(
+        _read_trial(number, row, objective.metric) for number, row in enumerate(ordered, 1)
+    )
+    return SweepReport(objective, trials, max(read_total(labels), len(trials)))
+
+
+def _read_trial(number: int, row: JobRow, metric: str) -> SweepTrial:
+    state: TrialState = _STATES.get(row.state, "Stopped") if row.is_finished else "Running"
+    metrics = row.progress.metrics if row.progress is not None else {}
+    seconds = (row.ended - row.created).total_seconds() if row.ended and row.created else None
+    return SweepTrial(
+        number,
+        read_point(row.labels),
+        row.name,
+        state,
+        metrics.get(metric) if state == "Succeeded" else None,
+        seconds,
+        row.reason if state == "Failed" else "",
+        row.progress,
+    )
+
+
+def _render_sweep_row(name: str, rows: Sequence[JobRow], now: datetime) -> Html:
+    report = _collect_report(rows)
+    best = report.best
+    value = format_metric(best.value) if best is not None and best.value is not None else "–"
+    failed = sum(trial.state == "Failed" for trial in report.trials)
+    counts = f"{count_finished(report)} of {report.total} finished"
+    return element(
+        "tr",
+        element("th", element("a", name, href=sweep_path(name)), scope="row"),
+        element(
+            "td", counts, element("span", f", {failed} failed", class_="failure") if failed else ""
+        ),
+        element("td", f"{report.measure.goal} {report.measure.title}"),
+        element("td", value, class_="number"),
+        element("td", format_point(best) if best is not None else "–", class_="reason"),
+        element(
+            "td", render_age(max((row.created for row in rows if row.created), default=None), now)
+        ),
+        data_key=name,
+    )
+
+
+# -- one sweep ------------------------------------------------------------------------------------
+
+
+def _render_head(name: str, report: SweepReport, query: Mapping[str, str]) -> Html:
+    measure = report.measure
+    names = sorted({*report.metric_names(), measure.metric})
+    metrics = [element("option", item, selected=item == measure.metric) for item in names]
+    goals = [element("option", goal, selected=goal == measure.goal) for goal in ("min", "max")]
+    failed = sum(trial.state == "Failed" for trial in report.trials)
+    facts = [
+        element("span", f"{count_finished(report)} of {pluralize(report.total, 'point')} finished"),
+        element("span", f"{failed} failed", class_="failure") if failed else None,
+    ]
+    form = element(
+        "form",
+        element("h1", name),
+        element("label", "Metric ", element("select", metrics, name="metric")),
+        element("label", "Best is ", element("select", goals, name="goal")),
+        class_="filters",
+        data_filter=True,
+    )
+    return join_html((form, element("p", facts, class_="facts")))
+
+
+async def _render_best(site: Site, report: SweepReport) -> Html:
+    """Return a sentence about the best point, and the command that trains it again."""
+    best = report.best
+    if report.measure.pattern:
+        found = f"Its values are in the logs ({report.measure.pattern}): danlu train printed them."
+        return element("p", found, " Choose a reported metric to compare the points here.")
+    sentence = describe_best(report)
+    if best is None:
+        return element("p", sentence[:1].upper() + sentence[1:], class_="dim")
+    command = Html()
+    with suppress(UsageError):  # removed meanwhile
+        view = await site.backend.view(best.name)
+        replica = view.replicas[0].id
+        line = format_shell_line(
+            await site.backend.command(best.name, replica), project=view.directory
+        )
+        only = f" (this is its {replica})" if len(view.replicas) > 1 else ""
+        command = element(
+            "details", element("summary", f"Train it again{only}"), render_command(line)
+        )
+    link = element("a", "open the job", href=job_path(best.name))
+    return join_html((element("p", f"★ {sentence} ", link, class_="best-point"), command))
+
+
+def _render_legend(report: SweepReport) -> Html:
+    entries = (
+        *(("best", "best"), ("top", "best tenth"), ("good", "best third")),
+        *(("rest", "others"), ("unknown", "without a value")),
+    )
+    samples = [
+        element(
+            "span",
+            element(
+                "svg",
+                element("path", class_=f"trial {kind}", d="M0 6H28"),
+                class_="sample",
+                viewBox="0 0 28 12",
+                aria_hidden="true",
+            ),
+            text,
+        )
+        for kind, text in entries
+    ]
+    return element("p", samples, class_="facts dim") if report.trials else Html()
+
+
+def _render_points(
+    report: SweepReport,
+    axes: list[str],
+    shown: Sequence[SweepTrial],
+    rows: Mapping[str, JobRow],
+) -> Html:
+    head = ("Job", *axes, "State", report.measure.title, "Duration")
+    best = report.best
+    body = [
+        _render_point(
+            trial, trial_row(trial, report, axes), rows[trial.name], is_best=trial is best
+        )
+        for trial in shown
+    ]
+    return render_table(head, body, caption="Points, the best first")
+
+
+def _render_point(trial: SweepTrial, cells: Sequence[str], row: JobRow, *, is_best: bool) -> Html:
+    name, *values, _, value, duration = cells
+    star = element("span", "★", role="img", aria_label="best", title="best") if is_best else None
+    state = [render_state(row.state)]
+    if not row.is_finished and row.progress is not None:
+        state.append(element("span", " ", render_progress(row.progress, is_finished=False)))
+    if trial.reason:
+        state.append(element("div", trial.reason, class_="reason"))
+    return element(
+        "tr",
+        element("th", render_job_link(name), " ", star, scope="row"),
+        [element("td", text, class_="number") for text in values],
+        element("td", state),
+        element("td", value, class_="number"),
+        element("td", duration, class_="number"),
+        class_="chosen" if is_best else None,
+        data_key=name,
+    )
+
+
+def _render_paging(path: str, query: Mapping[str, str], start: int, total: int) -> Html:
+    links = []
+    if start:
+        before = {**query, "start": str(max(0, start - _ROWS)) if start > _ROWS else ""}
+        links.append(element("a", "Better", href=make_url(path, before)))
+    if start + _ROWS < total:
+        after = {**query, "start": str(start + _ROWS)}
+        links.append(element("a", "Worse", href=make_url(path, after)))
+    return element("p", pluralize(total, "point"), links, class_="dim paging")

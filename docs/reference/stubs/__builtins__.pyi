@@ -8,6 +8,7 @@ def base(
     *,
     os: str | None = "",
     language: str | None = "",
+    variant: Literal["x86-64-v2", "x86-64-v3", "x86-64-v4"] | None = None,
 ) -> None:
     """Set the base of the environment: a distribution (`os`) or an image. The default is the
     image `ubuntu:22.04`.
@@ -19,6 +20,9 @@ def base(
             given (language v0)
         os: a distribution and its version, such as `debian12` or `ubuntu22.04`
         language: language v0: `python3.8`, `r` or `julia`, as installed by `install.*`
+        variant: the level of x86-64 processors that programs of the image may need;
+            danlu refuses to start it on others. Images for other architectures have
+            none
 
     Example:
         base(os="debian12", dev=True)

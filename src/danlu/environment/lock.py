@@ -37,7 +37,8 @@ class LockedBase(msgspec.Struct, frozen=True):
     ``epoch`` is the archive's release date (or the image's creation) in seconds UTC; it becomes
     SOURCE_DATE_EPOCH for the whole build. ``libc`` is the C library that wheels must fit
     (``glibc 2.36``, ``musl 1.2``). For an image, ``interpreter`` and ``python`` are the path and
-    the full version of the Python in it, empty if it has none.
+    the full version of the Python in it, empty if it has none. ``variant`` is the level of
+    processors that programs may need, empty for all.
     """
 
     inputs: str
@@ -49,6 +50,7 @@ class LockedBase(msgspec.Struct, frozen=True):
     packages: tuple[DebPackage, ...] = ()
     interpreter: str = ""
     python: str = ""
+    variant: str = ""
 
 
 class LockedPython(msgspec.Struct, frozen=True):

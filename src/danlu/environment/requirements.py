@@ -75,7 +75,8 @@ def digest_base_inputs(environment: Environment, platform: Platform) -> str:
     """Return the digest of what the base is resolved from."""
     base = environment.base
     source = environment.apt_source.source if environment.apt_source else ""
-    return digest_of(["base", base.os, base.image, str(platform), source])
+    variant = [base.variant] if base.variant else []
+    return digest_of(["base", base.os, base.image, str(platform), source, *variant])
 
 
 def list_all_conda_packages(environment: Environment) -> tuple[CondaPackages, ...]:

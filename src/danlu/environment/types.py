@@ -22,6 +22,7 @@ from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import Span
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry, Platform
+from danlu.graph.processor_level import LEVEL_LABEL
 from danlu.graph.types import Vertex
 from danlu.util.urls import strip_credentials
 
@@ -164,15 +165,25 @@ class IncludeRef(LocatedValue, frozen=True):
 
 
 class BaseSystem(Declaration, frozen=True):
-    """``base(…)``: exactly one of ``os`` (``debian12``, ``ubuntu22.04``) and ``image`` is set."""
+    """``base(…)``: exactly one of ``os`` (``debian12``, ``ubuntu22.04``) and ``image`` is set.
+
+    ``variant`` is a level of x86-64 processors, or empty.
+    """
 
     os: str = ""
     image: str = ""
     dev: bool = False
     language: str = ""
+    variant: str = ""
 
     def system_packages(self) -> tuple[str, ...]:
         return DEV_TOOLS if self.dev else ()
+
+    def configure(self, config: ImageConfig) -> ImageConfig:
+        if not self.variant:
+            return config
+        labels = {**dict(config.labels), LEVEL_LABEL: self.variant}
+        return replace(config, labels=tuple(sorted(labels.items())))
 
 
 class PythonInterpreter(Declaration, frozen=True):

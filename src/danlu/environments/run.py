@@ -26,9 +26,9 @@ from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
 from danlu.sandbox import userns
-from danlu.sandbox.emulation import is_foreign_image, read_image_platform, require_emulation
 from danlu.sandbox.launcher.container import ContainerLauncher
 from danlu.sandbox.launcher.image_root import find_layers, open_image
+from danlu.sandbox.processor import require_processor
 from danlu.sandbox.types import SYSTEM_PATH, ContainerEdits
 from danlu.store import Store
 
@@ -95,8 +95,7 @@ def _run_in_image(
         settings.paths,
         allow_included=options.allow_mounts,
     )
-    if is_foreign_image(stored.config):
-        require_emulation(read_image_platform(stored.config), " ".join(args[:1]) or "the image")
+    require_processor(stored.config, " ".join(args[:1]) or "the image")
     userns.enter(settings.paths)
     from danlu.engine.embedded import image_command  # after a build, not before
 

@@ -54,6 +54,7 @@ from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
 from danlu.sandbox import userns
+from danlu.sandbox.processor import require_image_processor
 from danlu.store import Store
 from danlu.util.config import NetworkName
 from danlu.util.epoch import read_epoch
@@ -116,6 +117,9 @@ def start_environment(
     gpus = options.gpus or str(runtime.gpus or "")
     if features.gpus == "host":
         gpus = decide_gpus(options.gpus, runtime, settings.config, progress)
+    if features.mounts_files:
+        with Store.open(settings.paths.store) as store:
+            require_image_processor(store, digest)
     if features.gpus == "host" and isinstance(target, Project):
         required = bool(gpus and options.gpus)
         check_driver(target, progress, required=required, config=settings.config)

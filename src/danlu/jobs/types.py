@@ -30,10 +30,15 @@ DEFAULT_GRACE = 30.0
 
 
 class ContainerImage(msgspec.Struct, frozen=True):
-    """An image of this machine's store, by config digest."""
+    """An image of this machine's store, by config digest; of a cluster, by name.
+
+    ``architecture`` and ``level`` are what its programs need of the processor, if known.
+    """
 
     digest: str
     name: str = ""
+    architecture: str = ""
+    level: str = ""
 
 
 class Submission(msgspec.Struct, frozen=True):

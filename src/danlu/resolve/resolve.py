@@ -35,6 +35,7 @@ from danlu.environment.requirements import (
 from danlu.environment.types import Environment, PipIndex, ProjectDigests, UvTool
 from danlu.errors import DanluError, OutsideError, ResolveError, Span, UsageError
 from danlu.graph.ops import DebPackage
+from danlu.graph.processor_level import LEVEL_ARCHITECTURE
 from danlu.lang.functions import LOCK_SECTIONS
 from danlu.resolve.context import ResolveContext
 
@@ -158,11 +159,17 @@ async def _lock_base(
     environment: Environment, old: FunctionLock | None, context: ResolveContext
 ) -> LockedBase:
     wanted = digest_base_inputs(environment, context.platform)
-    if old and old.base.inputs == wanted and not context.refresh:
-        return old.base
+    is_leveled = context.platform.architecture == LEVEL_ARCHITECTURE
+    variant = environment.base.variant if is_leveled else ""
+    if old and not context.refresh:
+        # Another level of processors needs no other packages.
+        before = replace(environment.base, variant=old.base.variant)
+        same = replace(environment, base=before)
+        if old.base.inputs == digest_base_inputs(same, context.platform):
+            return replace(old.base, inputs=wanted, variant=variant)
     with _blame_line(environment.base.span):
         base = await _resolve_base(environment, old, context)
-    return replace(base, inputs=wanted)
+    return replace(base, inputs=wanted, variant=variant)
 
 
 async def _resolve_base(

@@ -22,6 +22,8 @@ from danlu.project.build_cache import lookup
 from danlu.project.driver_check import check_driver
 from danlu.project.project import Project
 from danlu.sandbox import userns
+from danlu.sandbox.emulation import read_image_platform
+from danlu.sandbox.processor import read_image_level, require_image_processor
 from danlu.store import Store
 from danlu.submission.initializers import provide_initializers
 from danlu.submission.job_code import collect_module_code, collect_script_code
@@ -128,6 +130,9 @@ def _prepare_local(
         images = {**images, **dict.fromkeys(main_images, image)}
     else:
         _check_commands(job)
+    with Store.open(settings.paths.store) as store:
+        for image in dict.fromkeys(images.values()):
+            require_image_processor(store, image.digest)
     python = target.python if target is not None and not target.in_container else ""
     return msgspec.structs.replace(
         submission,
@@ -205,8 +210,8 @@ def _prepare_remote(
     place.service.preview_job(draft, place)
     if target is None or target.project is None:
         return draft
-    reference = _build_and_push(target, options, settings, progress)
-    return _replace_images(draft, options, reference)
+    image = _build_and_push(target, options, settings, progress)
+    return _replace_images(draft, options, image)
 
 
 def _draft_remote(
@@ -239,17 +244,19 @@ def _draft_remote(
         )
     # Only a node pulls it, so an invalid reference would fail where nobody looks.
     Reference.parse(reference)
-    return _replace_images(draft, options, reference)
+    return _replace_images(draft, options, ContainerImage("", reference))
 
 
-def _replace_images(submission: Submission, options: TrainOptions, reference: str) -> Submission:
+def _replace_images(
+    submission: Submission, options: TrainOptions, image: ContainerImage
+) -> Submission:
     """Return the submission with another image in the main containers."""
     manifests, job = submission.manifests, submission.job
     if manifests:
         flag = "--image" if options.image else "--env"
-        manifests = set_trainer_fields(manifests, flag, image=reference)
+        manifests = set_trainer_fields(manifests, flag, image=image.name)
     names = _list_main_images(job, find_job_framework(job))
-    images = dict.fromkeys(names, ContainerImage("", reference))
+    images = dict.fromkeys(names, image)
     return msgspec.structs.replace(submission, manifests=manifests, images=images)
 
 
@@ -265,8 +272,8 @@ def image_repository(target: RunTarget, settings: Settings, on: str) -> str:
 
 def _build_and_push(
     target: RunTarget, options: TrainOptions, settings: Settings, progress: Progress
-) -> str:
-    """Build and push the target's project, and return its reference by digest."""
+) -> ContainerImage:
+    """Build and push the target's project, and return its image by digest."""
     repository = image_repository(target, settings, options.on)
     if options.offline:
         raise UsageError("--offline: an image for a cluster must be pushed to a registry")
@@ -278,7 +285,12 @@ def _build_and_push(
     # The registry client takes longer to import than a local job to start.
     from danlu.image.cluster_push import push_cluster_image
 
-    return push_cluster_image(image.digest, repository, settings, progress)
+    reference = push_cluster_image(image.digest, repository, settings, progress)
+    with Store.open(settings.paths.store) as store:
+        stored = store.image(image.digest)
+    assert stored is not None
+    architecture = read_image_platform(stored.config).architecture
+    return ContainerImage("", reference, architecture, read_image_level(stored.config))
 
 
 def _collect_code(target: RunTarget | None, options: TrainOptions) -> Mapping[str, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from danlu.training.framework import EnvVar, Framework, PodTemplate
 from danlu.training.types import Job, ReplicaId
 
+_REQUIRED_NODES = "requiredDuringSchedulingIgnoredDuringExecution"
 # encoding/json escapes characters that are special in HTML and JavaScript.
 _GO_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
@@ -94,6 +95,27 @@ def env_unless_declared(
 def append_to(mapping: Mapping[str, Any], key: str, *items: object) -> dict[str, Any]:
     """Return ``mapping`` with ``items`` appended to its list ``key``."""
     return {**mapping, key: [*(mapping.get(key) or ()), *items]}
+
+
+def require_node_terms(
+    spec: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a pod's spec that also requires a node to match one of ``terms``.
+
+    If the spec has terms already (``requiredDuringSchedulingIgnoredDuringExecution`` of the node
+    affinity), each of them is combined with each of ``terms``.
+    """
+    affinity = spec.get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    required = node_affinity.get(_REQUIRED_NODES) or {}
+    own_terms: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or ({},)
+    combined = [
+        append_to(own, "matchExpressions", *added["matchExpressions"])
+        for own in own_terms
+        for added in terms
+    ]
+    nodes = {**node_affinity, _REQUIRED_NODES: {**required, "nodeSelectorTerms": combined}}
+    return {**spec, "affinity": {**affinity, "nodeAffinity": nodes}}
 
 
 def replace_spec(template: PodTemplate, spec: Mapping[str, Any]) -> dict[str, Any]:

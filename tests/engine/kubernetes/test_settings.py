@@ -19,6 +19,7 @@ from danlu.engine.kubernetes.settings import (
     render_pod,
 )
 from danlu.errors import UsageError
+from danlu.graph.processor_level import render_node_terms
 from danlu.kube.core_v1 import Pod
 from danlu.kube.resources import PODS
 from danlu.sandbox.types import ResourceLimits
@@ -74,6 +75,12 @@ def test_the_project_is_on_the_claim_and_named_volumes_at_their_targets() -> Non
     assert spec["securityContext"]["fsGroup"] == 1001
     assert spec["containers"][0]["securityContext"] == {"runAsUser": 1000, "runAsGroup": 1001}
     assert spec["nodeSelector"] == {"gpu": "yes"}
+    assert "affinity" not in spec
+    leveled = msgspec.structs.replace(settings, architecture="amd64", level="x86-64-v4")
+    required = render_pod(make_spec(project="/p"), leveled)["spec"]["affinity"]["nodeAffinity"]
+    assert list(required.values()) == [
+        {"nodeSelectorTerms": render_node_terms("amd64", "x86-64-v4")}
+    ]
     assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
 
 

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from danlu.errors import UsageError
+from danlu.graph.processor_level import render_node_terms
 from danlu.jobs.kubernetes.manifests import PreparedJob, prepare_job
 from danlu.jobs.types import ContainerImage, Submission
 from danlu.training.manifest import read_job
 from danlu.training.names import LABELS_ANNOTATION, REPORTS_ANNOTATION, SUBMITTER_LEASE_ANNOTATION
+from danlu.training.pod_template import require_node_terms
 from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
@@ -95,6 +97,40 @@ def test_pushed_images_replace_those_of_the_manifest() -> None:
     spec = template(ready)
     assert spec["containers"][0]["image"] == "registry.example/team/env@sha256:1"
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert "affinity" not in spec  # what is not known of an image excludes no node
+
+
+def test_pods_start_on_nodes_for_their_image() -> None:
+    image = ContainerImage("", "registry.example/team/env@sha256:1", "amd64", "x86-64-v3")
+    ready = prepare_job(
+        msgspec.structs.replace(job(), images={"team/env:1": image}), namespace="default"
+    )
+    terms = render_node_terms("amd64", "x86-64-v3")
+    assert template(ready)["affinity"] == {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+        }
+    }
+
+
+def test_pods_keep_the_nodes_that_the_manifest_requires() -> None:
+    zones = [{"key": "zone", "operator": "In", "values": [name]} for name in ("a", "b")]
+    required = {"nodeSelectorTerms": [{"matchExpressions": [zone]} for zone in zones]}
+    spec = {
+        "affinity": {
+            "podAffinity": {"x": 1},
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required},
+        }
+    }
+    arch, other = ({"key": name, "operator": "Exists"} for name in ("arch", "other"))
+    changed = require_node_terms(
+        spec, [{"matchExpressions": [arch]}, {"matchExpressions": [other]}]
+    )
+    nodes = changed["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [term["matchExpressions"] for term in nodes["nodeSelectorTerms"]] == [
+        [zone, added] for zone in zones for added in (arch, other)
+    ]
+    assert changed["affinity"]["podAffinity"] == {"x": 1}
 
 
 def test_checkpoints_are_in_the_directory_of_the_jobs_name_on_the_claims_volume() -> None:

@@ -11,9 +11,12 @@ import pytest
 
 from danlu.engine.contexts import SageMakerAccount
 from danlu.engine.settings import load_settings
+from danlu.errors import UsageError
 from danlu.jobs.sagemaker.instance_types import (
+    _PROCESSOR_LEVELS,
     INSTANCE_TYPES,
     ReplicaRequest,
+    check_processor,
     choose_instance_type,
 )
 from danlu.jobs.sagemaker.request import render_request
@@ -51,6 +54,21 @@ def dry_run(cli: Cli, *words: str) -> dict[str, Any]:  # noqa: F811
     shape = get_session().get_service_model("sagemaker").operation_model("CreateTrainingJob")
     assert not ParamValidator().validate(request, shape.input_shape).generate_report()
     return request
+
+
+def test_instances_run_the_programs_of_the_image() -> None:
+    check_processor("ml.m5.large", "", "")
+    check_processor("ml.m5.large", "amd64", "x86-64-v4")
+    check_processor("ml.g5.xlarge", "amd64", "x86-64-v3")
+    check_processor("ml.x9.large", "amd64", "x86-64-v4")  # not in the table
+    with pytest.raises(UsageError, match=r"ml\.g5\.xlarge has x86-64-v3") as level:
+        check_processor("ml.g5.xlarge", "amd64", "x86-64-v4")
+    assert "g4dn" in level.value.hint
+    assert "g6" not in level.value.hint
+    with pytest.raises(UsageError, match="linux/arm64"):
+        check_processor("ml.m5.large", "arm64", "")
+    families = {each.name.split(".")[1] for each in INSTANCE_TYPES}
+    assert families == set(_PROCESSOR_LEVELS)
 
 
 def test_one_request_has_everything_of_the_job(account: Cli) -> None:

@@ -35,6 +35,12 @@ from danlu.graph.ops import (
     Wheel,
     parse_platform,
 )
+from danlu.graph.processor_level import (
+    LEVEL_ARCHITECTURE,
+    LEVEL_LABEL,
+    choose_level,
+    to_variant,
+)
 from danlu.graph.progress import Message, Progress
 from danlu.graph.types import Graph, Vertex, digest_of
 from danlu.oci.image import make_image
@@ -352,11 +358,21 @@ def make_image_config(
     """
     own = graph.config
     variables = extend_environment(inherited, own.environment, own.path)
+    labels = dict([*inherited.labels, *own.labels])
+    # What the base's programs need, the image needs, too.
+    level = choose_level(
+        *(dict(each).get(LEVEL_LABEL, "") for each in (inherited.labels, own.labels))
+    )
+    labels.pop(LEVEL_LABEL, None)
+    if graph.platform.architecture != LEVEL_ARCHITECTURE:
+        level = ""
+    elif level:
+        labels[LEVEL_LABEL] = level
     image = make_image(
         layers,
         architecture=graph.platform.architecture,
         os=graph.platform.os,
-        variant=graph.platform.variant,
+        variant=graph.platform.variant or to_variant(level),
         created=graph.epoch,
         environment=sorted(variables.items()),
         entrypoint=own.entrypoint or inherited.entrypoint,
@@ -365,6 +381,6 @@ def make_image_config(
         working_directory=own.working_directory or inherited.working_directory,
         user=own.user or inherited.user,
         exposed_ports=sorted({*own.exposed_ports, *inherited.exposed_ports}),
-        labels=dict([*inherited.labels, *own.labels]),
+        labels=labels,
     )
     return image.config

@@ -37,7 +37,9 @@ from danlu.kube.errors import AlreadyExists, Forbidden, NotFound
 from danlu.kube.kubeconfig import load_cluster_config, read_current_context
 from danlu.kube.resources import PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES
 from danlu.sandbox import userns
+from danlu.sandbox.emulation import read_image_platform
 from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.processor import read_image_level
 from danlu.sandbox.types import PROJECT_DIRECTORY
 from danlu.sandbox.users import find_user
 from danlu.store import Store
@@ -76,11 +78,14 @@ class KubernetesCommands(EngineCommands):
         found = find_settings(environment)
         place = found or _choose_place(spec, config)
         user = userns.run_inside(host.paths, lambda: _find_user(spec, host.paths))
+        architecture, level = _find_processor(spec, host.paths)
         image = host.push_image(spec.image, _make_name(spec.name))
         pod_settings = msgspec.structs.replace(
             place,
             image=image,
             user=user,
+            architecture=architecture,
+            level=level,
             pull_secret=config.image_pull_secret,
             node_selector=config.node_selector,
             tolerations=config.tolerations,
@@ -172,6 +177,13 @@ def _find_user(spec: EnvironmentSpec, paths: Paths) -> PodUser:
         text = spec.user or parse_image_config(image.config).user
         user = find_user(LayerView([layer.tree for layer in layers]), text)
     return PodUser(user.uid, user.gid, user.groups)
+
+
+def _find_processor(spec: EnvironmentSpec, paths: Paths) -> tuple[str, str]:
+    """Return the architecture of the environment's image, and the level that it needs."""
+    with Store.open(paths.store) as store:
+        image, _ = find_environment_image(store, spec)
+    return read_image_platform(image.config).architecture, read_image_level(image.config)
 
 
 async def _create_claims(

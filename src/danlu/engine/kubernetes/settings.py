@@ -11,9 +11,11 @@ from danlu.engine.environment_directory import EnvironmentDirectory, Environment
 from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.kubernetes.scripts import HOLD_SCRIPT, RUN_DIRECTORY
 from danlu.errors import UsageError
+from danlu.graph.processor_level import render_node_terms
 from danlu.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS
 from danlu.kube.types import Manifest
 from danlu.sandbox.types import PROJECT_DIRECTORY
+from danlu.training.pod_template import require_node_terms
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
 
@@ -57,6 +59,8 @@ class PodSettings(msgspec.Struct, frozen=True):
         claim: The claim with the project's files; empty if they are lost with the pod.
         idle: Seconds after which the pod ends by itself if no supervisor has renewed it.
         warnings: What the cluster could not provide.
+        architecture: What the image's programs need of a node's processor, and
+        level: the level that they need, if any.
         is_created: Whether anything may have been created in the cluster.
         is_new: Whether the pod was created by the command that starts the supervisor.
     """
@@ -71,6 +75,8 @@ class PodSettings(msgspec.Struct, frozen=True):
     volumes: tuple[PodVolume, ...] = ()
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, str | int], ...] = ()
+    architecture: str = ""
+    level: str = ""
     idle: int = 3600
     warnings: tuple[str, ...] = ()
     is_created: bool = False
@@ -152,6 +158,10 @@ def render_pod(spec: EnvironmentSpec, settings: PodSettings) -> Manifest:
         "containers": [container],
         "volumes": volumes,
     }
+    if settings.architecture:
+        fields = require_node_terms(
+            fields, render_node_terms(settings.architecture, settings.level)
+        )
     digest = hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:32]
     metadata = {
         "name": settings.name,

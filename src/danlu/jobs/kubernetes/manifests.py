@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from danlu.errors import UsageError
+from danlu.graph.processor_level import render_node_terms
 from danlu.jobs.trackers import needs_wandb_run, tracker_variables
 from danlu.jobs.types import Submission
 from danlu.kube.types import Manifest
@@ -38,6 +39,7 @@ from danlu.training.pod_template import (
     pod_spec,
     replace_container,
     replace_spec,
+    require_node_terms,
 )
 from danlu.training.registry import find_job_framework
 from danlu.training.types import Job
@@ -178,6 +180,7 @@ class _JobRewriter:
         return self._submission.value != "none" or self._submission.files is not None
 
     def _rewrite_template(self, template: PodTemplate) -> PodTemplate:
+        template = self._require_nodes(template)
         template = change_containers(template, self._replace_image)
         containers = [self._add_environment(container) for container in list_containers(template)]
         template = replace_spec(template, {"containers": containers})
@@ -190,6 +193,16 @@ class _JobRewriter:
             secret = {"name": self._pull_secret}
             spec = append_to(pod_spec(template), "imagePullSecrets", secret)
             template = replace_spec(template, spec)
+        return template
+
+    def _require_nodes(self, template: PodTemplate) -> PodTemplate:
+        """Let pods start only on nodes whose processors have what the images need."""
+        names = {container.get("image", "") for container in list_containers(template)}
+        images = [image for name, image in self._submission.images.items() if name in names]
+        for image in images:
+            if image.architecture:
+                terms = render_node_terms(image.architecture, image.level)
+                template = replace_spec(template, require_node_terms(pod_spec(template), terms))
         return template
 
     def _replace_image(self, container: Mapping[str, Any]) -> Mapping[str, Any]:

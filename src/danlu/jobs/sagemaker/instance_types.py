@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from danlu.errors import UsageError
+from danlu.graph.processor_level import LEVEL_ARCHITECTURE, choose_level
 
 
 class InstanceType(msgspec.Struct, frozen=True):
@@ -49,6 +50,13 @@ class ReplicaRequest(msgspec.Struct, frozen=True):
         )
         return ", ".join(filter(None, parts))
 
+
+#: The level of each family's processors, all of them x86-64: AVX-512 in Intel's, AVX2 in AMD's of
+#: the second and third generation (Amazon EC2 instance types, "Specifications").
+_PROCESSOR_LEVELS = {
+    **dict.fromkeys(("m5", "c5", "r5", "m7i", "r7i", "g4dn", "p4d", "p4de", "p5en"), "x86-64-v4"),
+    **dict.fromkeys(("g5", "g6", "g6e", "p5", "p5e"), "x86-64-v3"),
+}
 
 DEFAULT_INSTANCE_TYPE = "ml.m5.large"
 
@@ -127,3 +135,29 @@ def choose_instance_type(
     )
     instead = f", because {named[preferred]} is too small" if preferred else ""
     return chosen.name, f"instance type {chosen} for {request}{instead}"
+
+
+def check_processor(name: str, architecture: str, level: str) -> None:
+    """Raise :class:`UsageError` if instances of a type cannot run the programs of an image.
+
+    ``architecture`` and ``level`` are what the image needs, empty if that is not known. Types that
+    are not in the table are not checked for the level.
+    """
+    if architecture not in ("", LEVEL_ARCHITECTURE):
+        raise UsageError(
+            f"the image is for linux/{architecture}, and the instances of SageMaker's training jobs"
+            f" are linux/{LEVEL_ARCHITECTURE}",
+            hint=f"build it with --platform linux/{LEVEL_ARCHITECTURE}",
+        )
+    own = _PROCESSOR_LEVELS.get(name.removeprefix("ml.").partition(".")[0], "")
+    if own and level and choose_level(own, level) != own:
+        fitting = [
+            family
+            for family, known in _PROCESSOR_LEVELS.items()
+            if choose_level(known, level) == known
+        ]
+        raise UsageError(
+            f"the image needs processors of level {level}, and {name} has {own}",
+            hint=f"choose another instance type (families {', '.join(fitting)}), or build it with a"
+            " lower `variant` in base()",
+        )

@@ -21,7 +21,11 @@ import msgspec
 from danlu import replica_runtime
 from danlu.engine.contexts import SageMakerAccount
 from danlu.errors import UsageError
-from danlu.jobs.sagemaker.instance_types import ReplicaRequest, choose_instance_type
+from danlu.jobs.sagemaker.instance_types import (
+    ReplicaRequest,
+    check_processor,
+    choose_instance_type,
+)
 from danlu.jobs.trackers import tracker_variables
 from danlu.jobs.types import Submission
 from danlu.lang.functions.sagemaker import SageMakerEntrypoint
@@ -160,6 +164,8 @@ def render_request(
         )
     (resources, volume), *_ = requested
     instance_type, choice = choose_instance_type(resources, account.instance_type)
+    for built in submission.images.values():
+        check_processor(instance_type, built.architecture, built.level)
     prefix = f"s3://{account.bucket}/{PREFIX}{job.name}"
     deadline = job.run_policy.active_deadline_seconds
     document: dict[str, Any] = {

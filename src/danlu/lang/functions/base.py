@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from danlu.environment.types import BaseSystem, Declaration
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry
+from danlu.graph.processor_level import PROCESSOR_LEVELS
 from danlu.lang.arg_types import FLAG, TEXT, CallError, choice
 from danlu.lang.build_function import (
     DEFAULT_IMAGE,
@@ -123,7 +124,15 @@ def _declare_base(env: EnvironmentBuilder, call: BoundCall) -> None:
     chosen = "" if os else (image or DEFAULT_IMAGE)
     check_image(chosen, "base")
     env.declare_once(
-        "base", BaseSystem(os=os, image=chosen, dev=dev, language=language, span=call.span)
+        "base",
+        BaseSystem(
+            os=os,
+            image=chosen,
+            dev=dev,
+            language=language,
+            variant=call["variant"] or "",
+            span=call.span,
+        ),
     )
     if language:
         _declare_language(env, language, call)
@@ -188,6 +197,14 @@ FUNCTIONS = (
                 TEXT,
                 "language v0: `python3.8`, `r` or `julia`, as installed by `install.*`",
                 "",
+                keyword_only=True,
+            ),
+            Parameter(
+                "variant",
+                choice(PROCESSOR_LEVELS),
+                "the level of x86-64 processors that programs of the image may need; danlu refuses "
+                "to start it on others. Images for other architectures have none",
+                None,
                 keyword_only=True,
             ),
         ),

@@ -13,6 +13,7 @@ from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.sandbox import users
 from danlu.sandbox.launcher.bytecode_layers import add_bytecode_trees
 from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.processor import describe_image, require_processor
 from danlu.sandbox.types import SYSTEM_PATH, ContainerEdits, ProcessSpec
 from danlu.store import Layer, Store, StoredImage
 
@@ -43,7 +44,9 @@ def open_image(
     """Return an image with these layers as a root, together with the bytecode that is ready.
 
     ``upper`` is the writable directory that will lie over them, if it may have files already.
+    Raises :class:`~danlu.errors.MachineError` if this machine cannot run the image's programs.
     """
+    require_processor(image.config, describe_image(image))
     trees = add_bytecode_trees(store, image, layers, upper)
     return ImageRoot(trees, parse_image_config(image.config), image.is_built_here)
 

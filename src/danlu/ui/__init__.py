@@ -10,6 +10,7 @@ database, no build step for its scripts, and loads nothing from elsewhere.
     server     HTTP (aiohttp): pages, live updates, logs, actions
     layout     the frame of every page; html, components: markup
     job_catalog, log_source   jobs and logs as pages read them
+    actions, commands         what buttons do
     pages/     one file per page
 
 To add a page, write a class with the methods of :class:`danlu.ui.types.Page` in a file of

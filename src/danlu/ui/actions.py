@@ -1,16 +1,18 @@
-"""What a page can do to a job, with the functions and in the words of ``danlu jobs``."""
+"""What a page can do to a job or an environment, in the words of the commands."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
+from danlu.environments.manage import find_environment
 from danlu.errors import UsageError
 from danlu.jobs.report import describe_kills
+from danlu.ui.commands import run_command
 from danlu.ui.types import Site
 
 Action = Callable[[Site, str], Awaitable[str]]
-"""Does something to the job of this name, and returns a sentence about it."""
+"""Does something to what has this name, and returns a sentence about it."""
 
 
 async def _stop_job(site: Site, name: str) -> str:
@@ -52,17 +54,34 @@ async def _rerun_job(site: Site, name: str) -> str:
     return f"started {await site.backend.run_again(name)} again"
 
 
-ACTIONS: Mapping[str, Action] = {
-    "stop": _stop_job,
-    "suspend": _suspend_job,
-    "resume": _resume_job,
-    "remove": _remove_job,
-    "rerun": _rerun_job,
+async def _start_environment(site: Site, name: str) -> str:
+    find_environment(name, site.settings.paths)
+    await run_command("start", name)
+    return f"started {name}"
+
+
+async def _stop_environment(site: Site, name: str) -> str:
+    find_environment(name, site.settings.paths)
+    await run_command("stop", name)
+    return f"stopped {name}"
+
+
+ACTIONS: Mapping[str, Mapping[str, Action]] = {
+    "jobs": {
+        "stop": _stop_job,
+        "suspend": _suspend_job,
+        "resume": _resume_job,
+        "remove": _remove_job,
+        "rerun": _rerun_job,
+    },
+    "environments": {"start": _start_environment, "stop": _stop_environment},
 }
+"""By the kind of thing, which is a part of the path."""
 
 
-async def run_action(site: Site, action: str, name: str) -> str:
+async def run_action(site: Site, kind: str, name: str, action: str) -> str:
     """Run an action; raises :class:`UsageError` if there is none of this name."""
-    if action not in ACTIONS:
+    actions = ACTIONS.get(kind, {})
+    if action not in actions:
         raise UsageError(f"unknown action {action}")
-    return await ACTIONS[action](site, name)
+    return await actions[action](site, name)

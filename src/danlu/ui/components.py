@@ -11,7 +11,7 @@ from danlu.training.progress import TrainingProgress
 from danlu.ui.html import Html, clean_text, element, join_html
 from danlu.ui.job_catalog import JobRow
 from danlu.util.danlu_program import LOCAL_CONTEXT
-from danlu.util.human import format_duration
+from danlu.util.human import format_duration, pluralize
 
 _UNKNOWN = "–"
 
@@ -37,15 +37,45 @@ def make_url(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{text}" if text else path
 
 
+def image_path(image: str) -> str:
+    """Return the path of the page of an image."""
+    return f"/images/{quote(image, safe=':')}"
+
+
+def render_paging(
+    path: str,
+    query: Mapping[str, str],
+    counts: tuple[int, int, int],
+    noun: str,
+    titles: tuple[str, str],
+) -> Html:
+    """Return links to the rows before and after those shown: their start, number and the total."""
+    start, number, total = counts
+    links = []
+    if start:
+        before = str(start - number) if start > number else ""
+        links.append(element("a", titles[0], href=make_url(path, {**query, "start": before})))
+    if start + number < total:
+        after = {**query, "start": str(start + number)}
+        links.append(element("a", titles[1], href=make_url(path, after)))
+    return element("p", pluralize(total, noun), links, class_="dim paging")
+
+
 def render_action(
-    action: str, name: str, title: str, *, confirm: str = "", leave: str = ""
+    action: str,
+    name: str,
+    title: str,
+    *,
+    confirm: str = "",
+    leave: str = "",
+    kind: str = "jobs",
 ) -> Html:
     """Return a button that runs an action; ``leave`` is the path to go to after it succeeded."""
     return element(
         "button",
         title,
         type="button",
-        data_action=f"/-/jobs/{quote(name, safe='@')}/{action}",
+        data_action=f"/-/{kind}/{quote(name, safe='@')}/{action}",
         data_confirm=confirm or None,
         data_leave=leave or None,
     )

@@ -97,7 +97,7 @@ class _UiServer:
         router.add_get("/-/logs/{name}/find", self._find_line)
         router.add_get("/-/logs/{name}/failure", self._find_failure)
         router.add_get("/-/logs/{name}/stream", self._stream_lines)
-        router.add_post("/-/jobs/{name}/{action}", self._run_action)
+        router.add_post("/-/{kind}/{name}/{action}", self._run_action)
         for page in pages:
             router.add_get(page.path, self._page_handler(page))
             router.add_get(f"/-/live{page.path}", self._live_handler(page))
@@ -292,9 +292,9 @@ class _UiServer:
     # -- actions ------------------------------------------------------------------------------
 
     async def _run_action(self, request: web.Request) -> web.Response:
-        name, action = request.match_info["name"], request.match_info["action"]
+        kind, name, action = (request.match_info[key] for key in ("kind", "name", "action"))
         # It goes on if the page is closed meanwhile.
-        message = await asyncio.shield(run_action(self._site, action, name))
+        message = await asyncio.shield(run_action(self._site, kind, name, action))
         return _json_response({"message": message})
 
 

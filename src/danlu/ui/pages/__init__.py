@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from danlu.ui.pages.compare import ComparePage
+from danlu.ui.pages.environments import EnvironmentsPage
+from danlu.ui.pages.images import ImageDiffPage, ImagePage, ImagesPage
 from danlu.ui.pages.job import JobPage
 from danlu.ui.pages.jobs import JobsPage
 from danlu.ui.pages.sweeps import SweepPage, SweepsPage
@@ -16,4 +18,8 @@ PAGES: Sequence[Page] = (
     ComparePage(),
     SweepsPage(),
     SweepPage(),
+    EnvironmentsPage(),
+    ImagesPage(),
+    ImagePage(),
+    ImageDiffPage(),
 )

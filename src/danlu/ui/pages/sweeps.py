@@ -21,10 +21,10 @@ from danlu.sweeps.view_model import (
 )
 from danlu.ui.components import (
     job_path,
-    make_url,
     render_age,
     render_command,
     render_job_link,
+    render_paging,
     render_progress,
     render_state,
 )
@@ -105,7 +105,13 @@ class SweepPage:
             ),
             "legend": _render_legend(report),
             "table": _render_points(report, axes, shown, rows),
-            "paging": _render_paging(sweep_path(name), query, start, len(report.trials)),
+            "paging": render_paging(
+                sweep_path(name),
+                query,
+                (start, _ROWS, len(report.trials)),
+                "point",
+                ("Better", "Worse"),
+            ),
         }
         return PageContent(f"{name} (sweep)", parts)
 
@@ -269,14 +275,3 @@ def _render_point(trial: SweepTrial, cells: Sequence[str], row: JobRow, *, is_be
         class_="chosen" if is_best else None,
         data_key=name,
     )
-
-
-def _render_paging(path: str, query: Mapping[str, str], start: int, total: int) -> Html:
-    links = []
-    if start:
-        before = {**query, "start": str(max(0, start - _ROWS)) if start > _ROWS else ""}
-        links.append(element("a", "Better", href=make_url(path, before)))
-    if start + _ROWS < total:
-        after = {**query, "start": str(start + _ROWS)}
-        links.append(element("a", "Worse", href=make_url(path, after)))
-    return element("p", pluralize(total, "point"), links, class_="dim paging")

@@ -6,11 +6,16 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.local.client import LocalJobs
+from danlu.kube.kubeconfig import load_cluster_config
+from tests.fakes.kubernetes.pod_script import PodScript
+from tests.jobs.kubernetes.support import job, kubeconfig, open_site_in_threads
 from tests.jobs.local.support import spec, submission
 from tests.notebook.browser.chromium import BrowserPage, ChromiumBrowser
 from tests.notebook.browser.conftest import album, browser, shared_browser
@@ -85,6 +90,7 @@ def test_filters_and_the_place_in_a_log_survive_a_reload(
 
     page = ui.open(browser, "/jobs/one")
     page.wait("document.querySelector('[data-count]').textContent === '10,000 lines'")
+    page.wait("document.querySelector('.rows').innerText.includes('│ 5000')")
     page.evaluate(f"{PANE}.pane.scrollTop = 40_000")
     page.wait("/^#L22\\d\\d$/.test(location.hash)")
     before = page.evaluate("location.hash")
@@ -141,6 +147,60 @@ def test_marked_jobs_are_compared(
     page.photograph(album / "ui-compare.png")
 
 
+def press_until(page: BrowserPage, key: str, code: int, condition: str) -> None:
+    """Press a key until a condition about the focused element is true."""
+    for _ in range(60):
+        if page.evaluate(f"(focused => Boolean({condition}))(document.activeElement)"):
+            return
+        press_key(page, key, code)
+    raise AssertionError(f"the focus never came to {condition}")
+
+
+def press_key(page: BrowserPage, key: str, code: int) -> None:
+    text: dict[str, Any] = {"text": "\r"} if key == "Enter" else {}
+    for kind, more in (("keyDown", text), ("keyUp", dict[str, Any]())):
+        page.ask(
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key=key,
+            code=key,
+            windowsVirtualKeyCode=code,
+            **more,
+        )
+
+
+def test_keyboard_alone_finds_and_stops_a_job(
+    ui: UiProgram, browser: ChromiumBrowser, jobs: LocalJobs, work: Path
+) -> None:
+    submit(jobs, work, "sleep 600")
+    page = ui.open(browser)
+    page.wait("document.querySelector('tr[data-key=job]')")
+    press_key(page, "/", 191)
+    page.wait("document.activeElement.name === 'q'")
+    press_until(page, "Tab", 9, "focused.innerText === 'job'")
+    press_key(page, "Enter", 13)
+    page.wait(f"location.pathname === '/jobs/job' && {LIVE}")
+    press_until(page, "Tab", 9, "focused.dataset.action?.endsWith('stop')")
+    press_key(page, "Enter", 13)
+    page.wait("document.querySelector('dialog')")
+    press_until(page, "Tab", 9, "focused.value === 'yes'")
+    press_key(page, "Enter", 13)
+    page.wait("document.querySelector('[data-action$=remove]')")
+
+
+def test_pages_fit_a_narrow_screen(
+    ui: UiProgram, browser: ChromiumBrowser, jobs: LocalJobs, work: Path
+) -> None:
+    long = "a-name-without-spaces-that-is-longer-than-a-narrow-screen"
+    for name in (long, "other"):
+        submit(jobs, work, "echo working; exit 1", name)
+        anyio.run(jobs.result, name)
+    paths = [f"/jobs/{long}", "/", f"/compare?jobs={long},other"]
+    for path in paths:
+        page = ui.open(browser, path, width=360)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+
+
 def test_long_log_needs_little_memory_and_scrolls_anywhere(
     ui: UiProgram, browser: ChromiumBrowser, jobs: LocalJobs, work: Path
 ) -> None:
@@ -169,6 +229,29 @@ def test_markup_in_names_and_logs_stays_text(
     page = ui.open(browser, "/jobs/job?replica=%3Cimg%20src%3Dx%3E")
     page.wait(f"document.querySelector('.rows').innerText.includes('{hostile}')")
     assert page.evaluate("document.images.length") == 0
+
+
+def test_jobs_of_a_cluster_are_followed_and_stopped(
+    home: Path,
+    browser: ChromiumBrowser,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    browser.complaints.clear()
+    with open_site_in_threads(tmp_path) as site:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
+        site.behave(lambda pod: PodScript(log="begin\n<b>end</b>\n"))
+        cluster = KubernetesJobs(load_cluster_config())
+        with ui_program(home, "--on", "kubernetes") as program:
+            page = program.open(browser)
+            anyio.run(cluster.submit, job(workers=2))
+            page.wait("document.querySelector('tr[data-key=job] .state').textContent === 'Running'")
+            page.click("document.querySelector('tr[data-key=job] a')")
+            page.wait("document.querySelector('.rows').innerText.includes('worker-1 │ <b>end</b>')")
+            page.click("document.querySelector('[data-action$=stop]')")
+            page.click("document.querySelector('dialog button[value=yes]')")
+            page.wait("document.querySelector('#message').textContent === 'stopped job'")
+    assert browser.complaints == []
 
 
 @pytest.mark.needs("npm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+import socket
 import ssl
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from danlu.ui.components import job_path
 from danlu.ui.export import export_job
 from danlu.ui.job_catalog import JobCatalog
 from danlu.ui.log_source import LogSources
-from danlu.ui.security import LOOPBACK_HOSTS, AccessPolicy
+from danlu.ui.security import ANY_ADDRESS, LOOPBACK_HOSTS, AccessPolicy
 from danlu.ui.server import serve_site
 from danlu.ui.types import Site
 from danlu.util.files import write_atomic
@@ -138,7 +139,8 @@ async def _serve_pages(
 ) -> int:
     site = make_site(run)
     async with serve_site(site, policy, host=host, port=port, tls=tls) as actual:
-        shown = f"[{host}]" if ":" in host else host
+        shown = socket.gethostname() if host in ANY_ADDRESS else host
+        shown = f"[{shown}]" if ":" in shown else shown
         address = f"{'https' if tls else 'http'}://{shown}:{actual}{page}#token={policy.token}"
         run.terminal.write_stdout(address)
         run.terminal.info("open this address in a browser; Ctrl-C ends the page")
@@ -152,6 +154,11 @@ async def _serve_pages(
 
 def make_site(run: Session) -> Site:
     """Return what the pages read, for the context of the command."""
+    if run.on and run.context.is_remote:
+        raise UsageError(
+            f"the jobs of context {run.on} are on another machine, which shows them itself",
+            hint="ssh -L 8790:127.0.0.1:8790 HOST danlu ui --port 8790 --no-browser",
+        )
     backend = select_backend(run.on, run.settings)
     where = find_target(run.on, run.settings).name
     return Site(run.settings, where, backend, JobCatalog(backend), LogSources(backend))

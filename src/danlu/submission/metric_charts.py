@@ -13,6 +13,7 @@ from danlu.training.progress import Points, TrainingProgress
 from danlu.util.sanitize import strip_control_sequences
 
 _WIDTH, _HEIGHT = 300, 130
+_MAX_LABEL_LENGTH = 8
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 24, 22
 
 #: Readable on white and on black: an image does not know the notebook's theme.
@@ -145,8 +146,8 @@ def _draw_axes(bounds: _PlotBounds | None, area: _PlotArea) -> list[str]:
     if bounds is None:
         return parts
     parts += [
-        _draw_label(_LEFT - 4, _TOP + 8, format_metric(bounds.high), anchor="end"),
-        _draw_label(_LEFT - 4, bottom, format_metric(bounds.low), anchor="end"),
+        _draw_label(_LEFT - 4, _TOP + 8, _format_limit(bounds.high), anchor="end"),
+        _draw_label(_LEFT - 4, bottom, _format_limit(bounds.low), anchor="end"),
         _draw_label(_LEFT, bottom + 14, _format_time(bounds.begin)),
         _draw_label(right, bottom + 14, _format_time(bounds.end), anchor="end"),
         _draw_label((_LEFT + right) // 2, bottom + 14, "time", anchor="middle"),
@@ -201,6 +202,12 @@ def _draw_label(
         f"<text x='{x}' y='{y}' fill='{color}' text-anchor='{anchor}'"
         f" font-weight='{weight}'>{text}</text>"
     )
+
+
+def _format_limit(value: float) -> str:
+    """Format a value so that it fits next to the axis."""
+    text = format_metric(value)
+    return text if len(text) <= _MAX_LABEL_LENGTH else f"{value:.1e}"
 
 
 def _format_time(seconds: float) -> str:

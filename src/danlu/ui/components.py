@@ -16,9 +16,9 @@ from danlu.util.human import format_duration, pluralize
 _UNKNOWN = "–"
 
 
-def render_state(state: str) -> Html:
-    """Return a state in its colour, which is never the only difference."""
-    return element("span", state, class_=f"state {state_style(state)}")
+def render_state(state: str, text: str = "") -> Html:
+    """Return a state, or a text about it, in its colour, which is never the only difference."""
+    return element("span", text or state, class_=f"state {state_style(state)}")
 
 
 def render_job_link(name: str) -> Html:

@@ -78,4 +78,9 @@ def render_table(
         element("tbody", rows),
         **attributes,
     )
-    return element("div", table, class_="wide", tabindex="0", role="region", aria_label=caption)
+    return render_wide(table, caption)
+
+
+def render_wide(child: Child, label: str) -> Html:
+    """Return a region that scrolls sideways if it is too wide, also with the keyboard."""
+    return element("div", child, class_="wide", tabindex="0", role="region", aria_label=label)

@@ -74,6 +74,8 @@ class JobCatalog:
         self._names: Sequence[str] = ()
         self._names_stamp: Hashable = None
         self._rows: dict[str, tuple[Hashable, JobRow]] = {}
+        #: What is missing in the list, such as kinds that the user may not list.
+        self.notes: list[str] = []
         self._live: set[str] = set()
         self._finished: set[str] = set()
 
@@ -136,7 +138,8 @@ class JobCatalog:
         if stamp == self._names_stamp:
             return
         if isinstance(self._backend, BulkViews):
-            views = await self._backend.views()
+            self.notes = []
+            views = await self._backend.views(self.notes.append)
             self._rows = {view.name: (stamp, describe_row(view)) for view in views}
             self._live = {view.name for view in views if not view.finished}
             self._names = [view.name for view in views]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+ANY_ADDRESS = ("0.0.0.0", "::")
 _UNSAFE_FETCH_SITES = ("cross-site", "same-site")
 _ROOT = 0
 
@@ -53,7 +54,12 @@ class AccessPolicy:
         return hmac.compare_digest(cookie.encode(), self.session.encode())
 
     def accepts_host(self, header: str) -> bool:
-        """Return whether a ``Host`` names this machine; its port may be that of an ssh tunnel."""
+        """Return whether a ``Host`` names this machine; its port may be that of an ssh tunnel.
+
+        On any address it may be any name: the certificate says which ones are right.
+        """
+        if self.host in ANY_ADDRESS:
+            return bool(header)
         name = re.sub(r":\d+$", "", header).strip("[]").lower()
         return name in LOOPBACK_HOSTS or (bool(self.host) and name == self.host.lower())
 

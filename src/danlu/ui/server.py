@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from danlu.errors import DanluError, MachineError
+from danlu.errors import DanluError, MachineError, UsageError
 from danlu.jobs.first_failure import find_failure_line
 from danlu.jobs.local.log_index import Cursor, MergedLogIndex
 from danlu.jobs.report import decode_log_line
@@ -38,6 +38,8 @@ _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 _LIVE_SECONDS, _HEARTBEAT_SECONDS = 0.25, 15.0
 _MAX_WINDOW_LINES = 2000
 _MAX_BODY_BYTES = 1 << 16
+#: A cursor has the number of a line of each replica.
+_MAX_CURSOR_BYTES = 1 << 18
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -58,7 +60,11 @@ async def serve_site(
     """
     server = _UiServer(site, policy, pages)
     runner = web.AppRunner(
-        server.app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5
+        server.app,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=0.5,
+        max_field_size=_MAX_CURSOR_BYTES,
     )
     await runner.setup()
     try:
@@ -174,7 +180,7 @@ class _UiServer:
             try:
                 content = await page.load(self._site, _read_page_request(request))
             except DanluError as error:
-                status, content = 404, render_error(error.message, error.hint or "")
+                status, content = 404, render_error(error.message, error.hint)
             page_html = render_page(self._site, self._pages, request.path, content)
             return _html_response(page_html, status=status)
 
@@ -226,7 +232,8 @@ class _UiServer:
             pass
         except DanluError as error:
             with suppress(ConnectionError):
-                await stream.send("failure", {"message": error.message, "hint": error.hint})
+                retry = not isinstance(error, UsageError)
+                await stream.send("failure", {**_describe_error(error), "retry": retry})
         finally:
             self._streams.discard(task)
         return response
@@ -401,9 +408,11 @@ def _text_response(status: int, text: str) -> web.Response:
 
 
 def _error_response(error: DanluError) -> web.Response:
-    hint = clean_text(error.hint or "")
-    data = {"message": clean_text(error.message), "hint": hint}
-    return web.json_response(data, status=409)
+    return web.json_response(_describe_error(error), status=409)
+
+
+def _describe_error(error: DanluError) -> Mapping[str, str]:
+    return {"message": clean_text(error.message), "hint": clean_text(error.hint)}
 
 
 def _add_headers(response: web.Response) -> web.Response:

@@ -10,7 +10,7 @@ import msgspec
 from danlu.jobs.local.log_index import AttemptSpan, MergedLogIndex
 from danlu.jobs.types import JobView, ReplicaView
 from danlu.submission.job_view_model import StateStyle, state_style
-from danlu.ui.html import Html, element
+from danlu.ui.html import Html, element, render_wide
 from danlu.util.human import format_duration
 
 _MAX_REPLICAS = 64
@@ -87,11 +87,12 @@ def render_timeline(
         "svg",
         shapes,
         axis,
+        class_="timeline",
         viewBox=f"0 0 {_WIDTH} {height}",
         role="img",
         aria_label="Attempts of the replicas over time",
     )
-    return element("section", element("h2", "Timeline"), picture, class_="timeline")
+    return element("section", element("h2", "Timeline"), render_wide(picture, "Timeline"))
 
 
 def _render_row(

@@ -125,7 +125,7 @@ def _render_replicas(view: JobView) -> Html:
         element(
             "tr",
             [
-                element("td", render_state(cell) if index == 1 else cell)
+                element("td", render_state(replica.state, cell) if index == 1 else cell)
                 for index, cell in enumerate(replica_row(replica))
             ],
             data_key=str(replica.id),

@@ -15,7 +15,7 @@ from danlu.ui.components import (
     render_progress,
     render_state,
 )
-from danlu.ui.html import Html, element, render_table
+from danlu.ui.html import Html, element, join_html, render_table
 from danlu.ui.job_catalog import JobFilter, JobRow
 from danlu.ui.types import PageContent, PageRequest, Site
 from danlu.util.human import pluralize
@@ -57,6 +57,7 @@ class JobsPage:
         )
         parts = {
             "filters": _render_filters(wanted, rows),
+            "notes": join_html(element("p", "⚠ ", note) for note in site.jobs.notes),
             "table": table if rows else _render_empty(total),
             "paging": _render_paging(query, start, more=more, total=total),
         }

@@ -8,6 +8,7 @@ const main = $("#main");
 
 // -- live parts ---------------------------------------------------------------------------------
 
+const RETRY_MILLISECONDS = 5000;
 let live;
 
 function connect() {
@@ -24,8 +25,10 @@ function connect() {
     });
     live.addEventListener("failure", event => {
         live.close();
-        showConnection("ended");
-        showMessage(JSON.parse(event.data).message);
+        const { message, hint, retry } = JSON.parse(event.data);
+        showConnection(retry ? "reconnecting" : "ended");
+        showMessage([message, hint].filter(Boolean).join("; "));
+        if (retry) setTimeout(connect, RETRY_MILLISECONDS);
     });
 }
 
@@ -84,9 +87,13 @@ function patchNode(known, wanted) {
 
 // -- actions and filters ------------------------------------------------------------------------
 
+const MESSAGE_MILLISECONDS = 15_000;
+
 function showMessage(text) {
     message.textContent = text;
     message.hidden = !text;
+    clearTimeout(message.timer);
+    message.timer = setTimeout(() => { message.hidden = true; }, MESSAGE_MILLISECONDS);
 }
 
 function askUser(question) {

@@ -190,3 +190,57 @@ def test_image_without_a_model_server_refuses_to_serve(docker: Engine, image: st
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (1, "")
     assert "error: the image has no model server" in result.stderr
+
+
+PREDICTOR = """
+class Double:
+    example = [1.0, 2.0]
+
+    def load(self, directory):
+        self.factor = float(open(f"{directory}/factor").read())
+
+    def predict(self, values: list) -> list:
+        return [value * self.factor for value in values]
+"""
+ASK = """
+import urllib.request
+base = "http://127.0.0.1:8080"
+headers = {"Content-Type": "application/json"}
+assert urllib.request.urlopen(base + "/ping").status == 200
+request = urllib.request.Request(base + "/invocations", b"[3.0]", headers)
+print(urllib.request.urlopen(request).read().decode())
+"""
+
+
+def test_packed_image_serves_and_refuses_to_train(
+    project: Project, docker: Engine, tmp_path: Path
+) -> None:
+    project.write(
+        'install.python(version="3.11")', 'install.python_packages(["numpy"])',
+        'config.sagemaker(["python", "/srv/train.py"])',
+    )  # fmt: skip
+    (project.directory / "predict.py").write_text(PREDICTOR)
+    (project.directory / "model").mkdir()
+    (project.directory / "model" / "factor").write_text("2")
+    # The server needs NumPy, which the predictor does not.
+    options = ("--predictor", "predict.py:Double", "--keep", "numpy")
+    project("pack", "model", "-t", "packed:1", *options)
+    project("image", "save", "packed:1", "-o", str(tmp_path / "packed.tar"))
+    docker.load(tmp_path / "packed.tar")
+    write_host(tmp_path / "algo-1", "algo-1", ["algo-1"], {})
+    start_host(docker, "packed:1", tmp_path, "algo-1", *ALONE)
+    try:
+        code, log = wait_for_exit(docker, "algo-1"), read_log(docker, "algo-1")
+    finally:
+        docker("rm", "--force", "algo-1")
+    message = "this image serves a model and has no training program"
+    hint = "hint: train with the image that it was packed from"
+    assert (code, log) == (1, f"error: {message}\n{hint}\n")
+    assert (tmp_path / "algo-1" / "output" / "failure").read_text() == message
+
+    docker("run", "--detach", "--name", "served", "--network", "none", "packed:1", "serve")
+    try:
+        wait_for(lambda: "ready" in read_log(docker, "served"))
+        assert json.loads(docker("exec", "served", "python", "-c", ASK)) == [6.0]
+    finally:
+        docker("rm", "--force", "served")

@@ -187,7 +187,7 @@ def pack_model(
         reduction = _plan_reduction(plan, store, training, report, needed)
         origin = _describe_origin(plan, training, reduction)
         _write_recording(work / "record", report, origin, options.tolerance)
-        server, notes = _write_server_files(plan, work, chosen, report, interpreter)
+        server, notes = _write_server_files(plan, work, chosen, origin, interpreter)
         image = _build_image(plan, store, work, model, reduction, interpreter, server)
         _report_progress(
             progress, "checking the packed image in a fresh container, without a network"
@@ -217,7 +217,7 @@ def _write_server_files(
     plan: _PackPlan,
     work: Path,
     chosen: ModelServer | None,
-    report: RunReport,
+    origin: PackOrigin,
     interpreter: str,
 ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Write the files of a model server; return where they go, and what to say about it."""
@@ -226,7 +226,7 @@ def _write_server_files(
     if chosen is not DANLU:
         command = plan.options.server if chosen is COMMAND else ""
         return write_adapter(work, chosen, interpreter, command), ()
-    if "numpy" not in report.distributions.used:
+    if all(package.name != "numpy" for package in origin.packages):
         return [], ("note: without the model server, which needs NumPy (--keep numpy)",)
     return _write_server(plan, work, interpreter), ()
 

@@ -51,6 +51,25 @@ if __name__ == "__main__":
 """
 
 
+#: SageMaker starts a training job by this name, as it does the server by its own. The image lacks
+#: what only training needs, even if the environment says what to train (config.sagemaker).
+_TRAIN_PROGRAM = """\
+#!{interpreter}
+import sys
+
+FAILURE = "/opt/ml/output/failure"
+MESSAGE = "this image serves a model and has no training program"
+
+if __name__ == "__main__":
+    try:
+        with open(FAILURE, "x") as file:
+            file.write(MESSAGE)
+    except OSError:
+        pass  # it is not on SageMaker
+    sys.exit(f"error: {{MESSAGE}}\\nhint: train with the image that it was packed from")
+"""
+
+
 def write_server(
     place: Path, target: PlatformTarget, interpreter: str, uv: Uv, *, grpc: bool
 ) -> list[tuple[str, str]]:
@@ -99,10 +118,11 @@ def write_adapter(
 
 
 def _write_program(place: Path, template: str, interpreter: str) -> list[tuple[str, str]]:
-    program = place / "bin" / "serve"
-    program.parent.mkdir()
-    program.write_text(
-        template.format(interpreter=interpreter, root=layout.ROOT, server=layout.SERVER)
-    )
-    program.chmod(0o755)
+    for name, text in (("serve", template), ("train", _TRAIN_PROGRAM)):
+        program = place / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            text.format(interpreter=interpreter, root=layout.ROOT, server=layout.SERVER)
+        )
+        program.chmod(0o755)
     return [("server", layout.SERVER), ("bin", layout.SERVE.rpartition("/")[0])]

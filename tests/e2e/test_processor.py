@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from danlu.sandbox.processor import find_machine_level
 from tests.e2e.conftest import Project
+from tests.fakes.wheels import make_level_wheels
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root", "unshare")]
 
@@ -62,3 +64,28 @@ def test_programs_of_another_level_do_not_start(
         assert result.returncode == (125 if command[0] == "run" else 4), result.stderr
         assert f"error: {program} {MESSAGE}" in result.stderr
         assert "`variant` in base()" in result.stderr
+
+
+def test_wheels_for_the_level_are_installed(
+    project: Project, http_directory: tuple[str, Path]
+) -> None:
+    if find_machine_level() not in ("x86-64-v3", "x86-64-v4"):
+        pytest.skip("this machine's processor has a lower level")
+    address, directory = http_directory
+    make_level_wheels(directory / "simple/fast", "fast", {"v2": "v2", "v3": "v3", "v4": "v4"})
+    lines = (
+        'install.python(version="3.11")',
+        f'config.pip_index(url="{address}/simple")',
+        'install.python_packages(name=["fast"])',
+    )
+    show = ("python", "-c", "import fast; print(fast.LEVEL or 'all')")
+    project.write(*lines, base=BASE.format(', variant="x86-64-v3"'))
+    assert project.run(*show) == "v3"
+    lock = (project.directory / "danlu.lock").read_text()
+    assert "fast-1.0-py3-none-any-v3.whl" in lock
+    refused = project("lock", "--export", "pylock.toml", check=False)
+    assert refused.returncode == 2
+    assert "fast-1.0-py3-none-any-v3.whl: it is for x86-64-v3 processors" in refused.stderr
+    project.write(*lines)
+    assert project.run(*show) == "all"
+    project("lock", "--export", "pylock.toml")

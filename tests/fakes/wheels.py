@@ -6,11 +6,12 @@ import base64
 import csv
 import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["make_wheel", "sha256_of"]
+__all__ = ["make_level_wheels", "make_wheel", "sha256_of"]
 
 
 def sha256_of(path: Path) -> str:
@@ -38,8 +39,12 @@ def make_wheel(
     executable: Sequence[str] = (),
     modes: Mapping[str, int] | None = None,
     metadata_name: str = "",
+    label: str = "",
 ) -> Path:
-    """A wheel with ``files`` in site-packages and ``data`` in its ``.data`` directory."""
+    """A wheel with ``files`` in site-packages and ``data`` in its ``.data`` directory.
+
+    ``label`` is that of a variant (PEP 825).
+    """
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     contents: dict[str, bytes] = {}
@@ -60,7 +65,7 @@ def make_wheel(
     contents[f"{info}/RECORD"] = _render_record(contents, info, unlisted, more_rows)
     executables = {path for path in contents if path in executable or "/scripts/" in path}
     usual = {path: 0o755 if path in executables else 0o644 for path in contents}
-    target = directory / f"{stem}-{tag}.whl"
+    target = directory / f"{'-'.join(filter(None, (stem, tag, label)))}.whl"
     _write_wheel(target, contents, {**usual, **(modes or {})})
     return target
 
@@ -88,3 +93,20 @@ def _write_wheel(target: Path, contents: Mapping[str, bytes], modes: Mapping[str
             entry = zipfile.ZipInfo(path)
             entry.external_attr = (modes[path] | 0o100000) << 16
             archive.writestr(entry, content)
+
+
+def make_level_wheels(directory: Path, name: str, levels: Mapping[str, str]) -> None:
+    """Make a wheel of ``name`` for all processors, and one with each label, which is for a level.
+
+    The module has the label as ``LEVEL``.
+    """
+    for label in ("", *levels):
+        make_wheel(directory, name, files={f"{name}.py": f"LEVEL = {label!r}\n"}, label=label)
+    variants = {label: {"x86_64": {"level": [level]}} for label, level in levels.items()}
+    description = {
+        "$schema": "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json",
+        "default-priorities": {"namespace": ["x86_64"]},
+        "providers": {"x86_64": {"builtin": "x86_64"}},
+        "variants": variants,
+    }
+    (directory / f"{name}-1.0-variants.json").write_text(json.dumps(description))

@@ -164,6 +164,8 @@ def digest_package_inputs(
         parts.append("pip is required")
     if digests.editable:
         parts.append(sorted(digests.editable.items()))
+    if base.variant:
+        parts.append(["variant", base.variant])
     return digest_of(parts)
 
 

@@ -51,6 +51,7 @@ from danlu.sources.http import is_fetched, preload_client
 from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_install import WheelPrefetch, start_prefetch
+from danlu.sources.pypi.variant_labels import split_variant_label
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.worker_pool import WorkerPool
 
@@ -232,7 +233,9 @@ def prefetch_wheels(
         and not vertex.inputs
         and request.find_request(vertex) is request
     ]
-    are_from_index = all(wheel.source.kind == "index" for wheel in wheels)
+    are_from_index = all(
+        wheel.source.kind == "index" and not split_variant_label(wheel.file)[1] for wheel in wheels
+    )
     if not wheels or not are_from_index or len({wheel.scheme for wheel in wheels}) > 1:
         yield None
         return

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from danlu.environment.lock import FunctionLock, LockedPackage
 from danlu.environment.types import Environment
-from danlu.errors import DanluError, OutsideError, ResolveError
+from danlu.errors import DanluError, OutsideError, ResolveError, UsageError
 from danlu.resolve.python.request import collect_indexes
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.simple_index import find_file
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import Pin, locate_urls
+from danlu.sources.pypi.variant_labels import split_variant_label
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
@@ -28,9 +29,17 @@ async def find_file_urls(
 ) -> dict[str, str]:
     """Return the URL of each file of ``lock`` that comes from an index, by sha256.
 
-    Raises :class:`OutsideError` naming a file that the user's indexes no longer have.
+    Raises :class:`OutsideError` naming a file that the user's indexes no longer have, and
+    :class:`UsageError` for wheels that only some processors run.
     """
     assert lock.python is not None
+    for package in lock.packages:
+        if split_variant_label(package.file)[1]:
+            # Installers must know the variants, which the index may change (PEP 825, pylock.toml).
+            raise UsageError(
+                f"cannot export {package.file}: it is for {lock.base.variant} processors",
+                hint="remove `variant` from base() and lock again",
+            )
     architecture = lock.platform.split("/")[1]
     target = PlatformTarget(lock.python.version, lock.base.libc, architecture)
     uv = Uv(paths.cache / "uv", project, collect_indexes(environment, project, config))

@@ -74,6 +74,8 @@ from danlu.sources.pypi.uv_compile import (
     write_index_pins,
 )
 from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra, lacks_package, uv_error
+from danlu.sources.pypi.variant_labels import split_variant_label
+from danlu.sources.pypi.wheel_variants import find_level_wheels
 from danlu.util.disk_cache import read_cache, write_cache
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import mask_credentials
@@ -125,6 +127,8 @@ async def resolve_packages(
             raise
         packages = await resolve(replace(request, declared=own))
         context.report("warning: no index of the project has pip; the environment is without it")
+    if lock.base.variant:
+        packages = await _choose_level_wheels(request, packages, kept, lock.base.variant)
     locked = LockedBuilds(packages)
     if any(not package.file.endswith(".whl") for package in packages):
         with tempfile.TemporaryDirectory(prefix=".builds-", dir=context.paths.cache) as scratch:
@@ -136,6 +140,29 @@ async def resolve_packages(
                 scratch=Path(scratch),
             )
     return replace(locked, settings=_list_settings(request, locked))
+
+
+async def _choose_level_wheels(
+    request: PythonRequest,
+    packages: Sequence[LockedPackage],
+    kept: Sequence[LockedPackage],
+    level: str,
+) -> tuple[LockedPackage, ...]:
+    """Return the packages with wheels for a level of processors where an index has some."""
+    if request.offline:
+        labelled = {split_variant_label(package.file)[0]: package for package in kept}
+        return tuple(labelled.get(package.file, package) for package in packages)
+    wheels = {package.name: package.file for package in packages if package.source == "index"}
+    uv = Uv(request.paths.cache / "uv", request.project, request.indexes, decisions=WHEN_LOCKING)
+    found = await find_level_wheels(
+        uv, wheels, level, request.target, cache=request.paths.cache / "http"
+    )
+    return tuple(
+        replace(package, file=chosen.file, sha256=chosen.sha256, size=chosen.size)
+        if (chosen := found.get(package.name)) is not None
+        else package
+        for package in packages
+    )
 
 
 def _list_settings(request: PythonRequest, locked: LockedBuilds) -> tuple[LockedSetting, ...]:

@@ -7,10 +7,13 @@ build code to get it.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
+
+import msgspec
 
 from danlu.environment.package_names import normalize_name
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
@@ -18,6 +21,9 @@ from danlu.sources.http import FetchedFile, fetch
 from danlu.sources.pypi.indexes import to_index_url, uv_environment
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_errors import uv_error
+from danlu.util.tasks import run_concurrently
+
+_MAX_PAGES = 8
 
 
 class _LinkParser(HTMLParser):
@@ -63,7 +69,7 @@ async def _find_addresses(uv: Uv, name: str, file: str, cache: Path) -> AsyncIte
     """Yield the URLs of ``file`` on all indexes; raises :class:`OutsideError` if none has it."""
     problems: list[str] = []
     is_found = False
-    for page in await _list_pages(uv, name):
+    for page in (await _find_places(uv)).list_pages(name):
         try:
             address = await _find_on_page(page, file, cache)
         except TemporaryError:
@@ -82,11 +88,43 @@ async def _find_addresses(uv: Uv, name: str, file: str, cache: Path) -> AsyncIte
         )
 
 
-async def _list_pages(uv: Uv, name: str) -> list[str]:
-    """Return the URLs of pages that may link to the package, those of find-links first.
+async def list_files(uv: Uv, names: Sequence[str], *, cache: Path) -> dict[str, dict[str, str]]:
+    """Return the files of each package on all indexes that have it: their URLs by file name.
 
-    Asks uv which indexes it uses, because only uv knows all its configuration files and defaults.
+    If several indexes have a file, that of the first counts. Indexes without a package are skipped.
     """
+
+    async def list_one(name: str) -> dict[str, str]:
+        files: dict[str, str] = {}
+        for page in places.list_pages(name):
+            try:
+                addresses = await _read_addresses(page, cache)
+            except TemporaryError:
+                raise
+            except OutsideError:
+                continue
+            files = {_file_name(address): address for address in addresses} | files
+        return files
+
+    places = await _find_places(uv)
+    found = await run_concurrently([partial(list_one, name) for name in names], limit=_MAX_PAGES)
+    return dict(zip(names, found, strict=True))
+
+
+class _IndexPlaces(msgspec.Struct, frozen=True):
+    """Where packages are: pages of find-links, and indexes."""
+
+    links: Sequence[str]
+    indexes: Sequence[str]
+
+    def list_pages(self, name: str) -> list[str]:
+        """Return the URLs of pages that may link to a package, those of find-links first."""
+        normalized = normalize_name(name)
+        return [*self.links, *(f"{index.rstrip('/')}/{normalized}/" for index in self.indexes)]
+
+
+async def _find_places(uv: Uv) -> _IndexPlaces:
+    """Ask uv which indexes it uses: only uv knows all its configuration files and defaults."""
     options = ["--emit-index-url", "--emit-find-links", "-"]
     code, output, messages = await uv.run(("pip", "compile"), options, offline=True)
     if code:
@@ -99,29 +137,34 @@ async def _list_pages(uv: Uv, name: str) -> list[str]:
     indexes = [*urls.get("--extra-index-url", ()), *urls.get("--index-url", ())]
     if uv_environment(uv.indexes, uv.project).get("UV_NO_INDEX"):
         indexes = []
-    return [
-        *urls.get("--find-links", ()),
-        *(f"{index.rstrip('/')}/{normalize_name(name)}/" for index in indexes),
-    ]
+    return _IndexPlaces(urls.get("--find-links", ()), indexes)
 
 
 async def _find_on_page(page: str, file: str, cache: Path) -> str:
     """Return the URL of ``file`` on ``page``, or an empty text."""
+    for address in await _read_addresses(page, cache):
+        if _file_name(address) == file:
+            return address.partition("#")[0]
+    return ""
+
+
+def _file_name(address: str) -> str:
+    return unquote(urlsplit(address).path).rpartition("/")[2]
+
+
+async def _read_addresses(page: str, cache: Path) -> list[str]:
+    """Return the URLs that ``page`` links to, and those of files of a directory without a page."""
+    files: list[str] = []
     if page.startswith("file:"):
         directory = Path(unquote(urlsplit(page).path))
-        if (directory / file).is_file():
-            return (directory / file).as_uri()
         if directory.is_dir():
+            files = [path.as_uri() for path in sorted(directory.iterdir()) if path.is_file()]
             if not (directory / "index.html").is_file():
-                return ""
+                return files
             page = (directory / "index.html").as_uri()
     links = _LinkParser()
     # Not cached, because the page can change.
     text = (await fetch(page, None, cache=cache / "pages")).path
     links.feed(text.read_text(errors="replace"))
     os.unlink(text)
-    for link in links.found:
-        address = urljoin(page, link)
-        if unquote(urlsplit(address).path).rpartition("/")[2] in (file, quote(file)):
-            return address.partition("#")[0]
-    return ""
+    return [*files, *(urljoin(page, link) for link in links.found)]

@@ -25,8 +25,10 @@ from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.sources.http import fetch
 from danlu.sources.pypi.dist_info import InvalidWheel
 from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.simple_index import fetch_file
 from danlu.sources.pypi.unpack_wheels import UnpackedWheel, unpack_wheels
 from danlu.sources.pypi.uv import Uv
+from danlu.sources.pypi.variant_labels import split_variant_label
 from danlu.sources.pypi.verification import WheelContents, WheelNoteCache
 from danlu.store import Layer
 from danlu.util.exception_groups import unwrap_group
@@ -84,7 +86,7 @@ async def execute_all(
     layers: dict[int, Layer] = {}
     for numbers in groups.values():
         with context.store.staging() as workspace:
-            prepared = [await _prepare_wheel(ops[number], context) for number in numbers]
+            prepared = [await _prepare_wheel(ops[number], uv, context) for number in numbers]
             files = {op.sha256: path for op, path in prepared if path is not None}
             wheels = [op for op, _ in prepared]
             made = await _make_layers(uv, wheels, files, workspace, context)
@@ -256,10 +258,22 @@ def _reject_wrong_contents(wheel: Wheel, contents: WheelContents) -> None:
         )
 
 
-async def _prepare_wheel(op: Wheel, context: OpContext) -> tuple[Wheel, Path | None]:
+async def _prepare_wheel(op: Wheel, uv: Uv, context: OpContext) -> tuple[Wheel, Path | None]:
     """Return the wheel with its hash, and its file unless it comes from an index."""
     if op.source.kind == "index":
-        return op, None
+        plain, label = split_variant_label(op.file)
+        if not label:
+            return op, None
+        # uv would choose by this machine's processor, and refuses the name.
+        fetched = await fetch_file(
+            uv,
+            op.name,
+            op.file,
+            op.sha256.removeprefix("sha256:"),
+            cache=context.paths.cache / "http",
+        )
+        place = context.paths.cache / "wheels" / fetched.sha256
+        return op, _copy_under_name(fetched.path, plain, place)
     if op.source.kind == "local":
         with ProjectTree(context.request.project) as tree:
             real = tree.real_path(op.source.location)

@@ -484,8 +484,11 @@ def test_image_prune_keeps_named_images(program: Cli, home: Path) -> None:
     named, nameless = put_image(home, "first", "demo:1"), put_image(home, "second")
     assert program("image", "prune").code == 0
     assert nameless in program("image", "ls", "-q").out
+    planned = program("image", "prune", "--all", "--dry-run", "--format", "json")
+    assert nameless in program("image", "ls", "-q").out
     result = program("image", "prune", "--all", "--format", "json")
     assert json.loads(result.out)["images"] == 1
+    assert json.loads(planned.out) == json.loads(result.out)
     assert program("image", "ls", "-q").out == f"{named}\n"
 
 
@@ -496,6 +499,9 @@ def test_image_prune_removes_downloads(program: Cli, home: Path) -> None:
     download.parent.mkdir(parents=True)
     download.write_bytes(bytes(5000))
     assert program("image", "prune", "--keep", "1MB").code == 0
+    planned = program("image", "prune", "--all", "--dry-run").err
+    assert "would remove" in planned
+    assert "1 download" in planned
     assert download.exists()
     assert "1 download" in program("image", "prune", "--all").err
     assert not download.exists()

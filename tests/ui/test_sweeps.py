@@ -44,6 +44,11 @@ def grid(count: int, name: str = "tune", **objective: str) -> Iterator[JobView]:
         )
 
 
+def make_reporting_script() -> str:
+    """A shell script that reports a loss for the value of ``lr``."""
+    return f'{sys.executable} -c "{_PROGRAM}" # {{lr}}'
+
+
 def find_rows(text: str) -> list[str]:
     return re.findall(r'<tr[^>]* data-key="([^"]*)"', text)
 
@@ -52,10 +57,10 @@ async def test_real_sweep_is_ranked_with_the_command_of_its_best_point(
     home: Path, jobs: LocalJobs, work: Path
 ) -> None:
     options = parse_sweep_options(["lr=0.1,0.3,0.6"], metric="loss")
-    script = f'{sys.executable} -c "{_PROGRAM}" # {{lr}}'
-    base = submission(work, spec(script), name="tune")
+    base = submission(work, spec(make_reporting_script()), name="tune")
     report = await execute_sweep(options, create_point_source(options), base=base, jobs=jobs)
-    assert report.best is not None
+    assert report.best is not None, report
+    assert report.best.point == {"lr": "0.3"}, report
     async with serve(make_site(home, jobs)) as client:
         _, text = await client.ask("/sweeps/tune")
         assert find_rows(text) == [trial.name for trial in report.rank_trials()]

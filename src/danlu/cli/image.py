@@ -346,10 +346,11 @@ def rm(images: tuple[str, ...]) -> None:
     help="Remove the least recently used data until SIZE remains (such as 20GB).",
 )
 @click.option("--all", "everything", is_flag=True, help="Same as --keep 0.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @format_option()
 @on_option
 @verbosity_options
-def prune(keep: int | None, everything: bool, form: str) -> None:
+def prune(keep: int | None, everything: bool, dry_run: bool, form: str) -> None:
     """Remove unused layers and cached downloads.
 
     Without options, removes what is damaged or left over, and what exceeds the setting
@@ -364,7 +365,7 @@ def prune(keep: int | None, everything: bool, form: str) -> None:
         configured = run.settings.config.store_limit
         limit = parse_size(configured) if configured else _UNLIMITED
     with _open_store(run, as_root=True, frees_space=True) as store:
-        report = prune_images(store, run.paths, limit)
+        report = prune_images(store, run.paths, limit, dry_run=dry_run)
     if form == "json":
         print_json(msgspec.structs.asdict(report), run.terminal)
         return
@@ -377,8 +378,9 @@ def prune(keep: int | None, everything: bool, form: str) -> None:
     parts = [pluralize(count, noun) for noun, count in counts.items() if count]
     details = f" ({', '.join(parts)})" if parts else ""
     busy = "; kept downloads that a build is using" if report.busy else ""
+    removed, kept = ("would remove", "keep") if dry_run else ("removed", "kept")
     run.terminal.info(
-        f"removed {format_size(report.freed)}{details}, kept {format_size(report.kept)}{busy}"
+        f"{removed} {format_size(report.freed)}{details}, {kept} {format_size(report.kept)}{busy}"
     )
 
 

@@ -180,16 +180,21 @@ def remove_images(store: Store, texts: Sequence[str]) -> RemovedImages:
     return RemovedImages(tuple(names), tuple(images))
 
 
-def prune_images(store: Store, paths: Paths, keep_bytes: int) -> PruneReport:
+def prune_images(
+    store: Store, paths: Paths, keep_bytes: int, *, dry_run: bool = False
+) -> PruneReport:
     """Remove what is damaged or left over, then what was used least recently.
 
+    A ``dry_run`` returns what would be removed, apart from what is damaged or left over.
     At most ``keep_bytes`` remain, except for what named images and running builds need. Layers and
     downloads share the budget; downloads are evicted first, except for a quarter of it.
     """
     reserved = min(downloads.cache_size(paths.cache), keep_bytes // _DOWNLOAD_SHARE)
-    collected = store.collect(keep_bytes - reserved)
+    limit = keep_bytes - reserved
+    collected = store.plan_collection(limit) if dry_run else store.collect(limit)
     # Measured after collecting: a download may share its blocks (hard links) with a removed layer.
-    pruned = downloads.prune(paths.cache, max(reserved, keep_bytes - collected.kept))
+    rest = max(reserved, keep_bytes - collected.kept)
+    pruned = downloads.prune(paths.cache, rest, dry_run=dry_run)
     return PruneReport(
         images=collected.images,
         layers=collected.layers,

@@ -79,16 +79,19 @@ def cache_size(cache: Path) -> int:
     return sum(item.size for item in _list_downloads(cache))
 
 
-def prune(cache: Path, keep_bytes: int) -> PruneResult:
-    """Evict the least recently used downloads until at most ``keep_bytes`` are left."""
-    with try_file_lock(cache / "lock") as free:
+def prune(cache: Path, keep_bytes: int, *, dry_run: bool = False) -> PruneResult:
+    """Evict the least recently used downloads until at most ``keep_bytes`` are left.
+
+    A ``dry_run`` only counts them, and keeps no build waiting.
+    """
+    with nullcontext(True) if dry_run else try_file_lock(cache / "lock") as free:
         items = sorted(_list_downloads(cache))
         total = kept = sum(item.size for item in items)
         count = 0
         for item in items:
             if kept <= keep_bytes or not free:
                 break
-            if _remove_download(item):
+            if dry_run or _remove_download(item):
                 kept -= item.size
                 count += 1
     return PruneResult(count, total - kept, kept, busy=not free and kept > keep_bytes)

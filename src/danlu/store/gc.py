@@ -56,26 +56,41 @@ def collect(index: StoreIndex, keep_bytes: int) -> GcResult:
         reserve_space(index)
 
 
+def plan_collection(index: StoreIndex, keep_bytes: int) -> GcResult:
+    """Return what :func:`collect` would evict now; leftovers of killed processes do not count."""
+    with index.collecting():
+        selection, total = _select_excess(index, keep_bytes)
+    return _count_selection(selection, total)
+
+
 def _choose_and_delete(index: StoreIndex, keep_bytes: int) -> GcResult:
-    protected = _collect_pins(index)
-    items = _list_candidates(index)
-    total = sum(item.size for item in items)
-    selection = _choose_excess(items, protected, max(0, total - keep_bytes))
+    selection, total = _select_excess(index, keep_bytes)
+    chosen = selection.chosen
     with index.transaction():
-        delete_layers_and_blobs(index, selection.chosen["layers"], selection.chosen["blobs"])
-        broken = _find_broken_images(index)
-        delete_images(index, {*selection.chosen["images"], *broken})
-        records = {*selection.chosen["records"], *_find_broken_records(index)}
-        delete_records(index, records)
+        delete_layers_and_blobs(index, chosen["layers"], chosen["blobs"])
+        broken = _find_broken_images(index) - set(chosen["images"])
+        chosen["images"] += sorted(broken)
+        delete_images(index, chosen["images"])
+        chosen["records"] += sorted(_find_broken_records(index) - set(chosen["records"]))
+        delete_records(index, chosen["records"])
         index.connection.execute(
             "DELETE FROM compressed WHERE diff_id NOT IN (SELECT diff_id FROM layers)"
             " AND diff_id NOT IN (SELECT need FROM image_needs WHERE kind = 'layers')"
         )
+    return _count_selection(selection, total)
+
+
+def _select_excess(index: StoreIndex, keep_bytes: int) -> tuple[_GcSelection, int]:
+    """Return what to evict, and the size of all that could be."""
+    protected = _collect_pins(index)
+    items = _list_candidates(index)
+    total = sum(item.size for item in items)
+    return _choose_excess(items, protected, max(0, total - keep_bytes)), total
+
+
+def _count_selection(selection: _GcSelection, total: int) -> GcResult:
     return GcResult(
-        images=len({*selection.chosen["images"], *broken}),
-        layers=len(selection.chosen["layers"]),
-        blobs=len(selection.chosen["blobs"]),
-        records=len(records),
+        **{kind: len(identities) for kind, identities in selection.chosen.items()},
         freed=selection.bytes,
         kept=total - selection.bytes,
     )

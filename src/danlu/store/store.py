@@ -347,6 +347,12 @@ class Store:
 
         return collect(self._index, keep_bytes)
 
+    def plan_collection(self, keep_bytes: int) -> GcResult:
+        """Return what :meth:`collect` would evict now, without changing anything."""
+        from danlu.store.gc import plan_collection  # loaded by no build
+
+        return plan_collection(self._index, keep_bytes)
+
     def check(self, repair: bool = False) -> list[StoreInconsistency]:
         """Verify all data in the store and return what is wrong.
 

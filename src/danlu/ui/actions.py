@@ -66,6 +66,10 @@ async def _stop_environment(site: Site, name: str) -> str:
     return f"stopped {name}"
 
 
+async def _check_machine(site: Site, name: str) -> str:
+    return await site.machine.run_checks(site.where)
+
+
 ACTIONS: Mapping[str, Mapping[str, Action]] = {
     "jobs": {
         "stop": _stop_job,
@@ -75,6 +79,7 @@ ACTIONS: Mapping[str, Mapping[str, Action]] = {
         "rerun": _rerun_job,
     },
     "environments": {"start": _start_environment, "stop": _stop_environment},
+    "machine": {"check": _check_machine},
 }
 """By the kind of thing, which is a part of the path."""
 

@@ -11,6 +11,7 @@ from danlu.jobs.types import JobBackend
 from danlu.ui.html import Html
 from danlu.ui.job_catalog import JobCatalog
 from danlu.ui.log_source import LogSources
+from danlu.ui.machine_state import MachineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Site:
     backend: JobBackend
     jobs: JobCatalog
     logs: LogSources
+    machine: MachineState = field(default_factory=MachineState)
 
 
 @dataclass(frozen=True, slots=True)

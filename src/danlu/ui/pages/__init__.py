@@ -9,6 +9,7 @@ from danlu.ui.pages.environments import EnvironmentsPage
 from danlu.ui.pages.images import ImageDiffPage, ImagePage, ImagesPage
 from danlu.ui.pages.job import JobPage
 from danlu.ui.pages.jobs import JobsPage
+from danlu.ui.pages.machine import MachinePage
 from danlu.ui.pages.sweeps import SweepPage, SweepsPage
 from danlu.ui.types import Page
 
@@ -22,4 +23,5 @@ PAGES: Sequence[Page] = (
     ImagesPage(),
     ImagePage(),
     ImageDiffPage(),
+    MachinePage(),
 )

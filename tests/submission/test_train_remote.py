@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from danlu.engine.contexts import ClusterAddress
+from danlu.engine.contexts import ClusterAddress, Context, SageMakerAccount, create_context
 from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.graph.ops import Platform
@@ -18,6 +19,7 @@ from danlu.jobs.backends import find_target, is_remote
 from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.kubernetes.objects import PodObject
 from danlu.jobs.kubernetes.results import collect_result
+from danlu.jobs.sagemaker.request import render_request
 from danlu.jobs.types import ContainerImage, JobResult, JobView, Submission
 from danlu.sources import image as images
 from danlu.store import Store
@@ -33,7 +35,9 @@ from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import JobStatus, ReplicaId, ReplicaType
 from danlu.util.config import Configuration, KubernetesConfig
+from danlu.util.paths import Paths
 from tests.fakes.registry import FakeRegistry
+from tests.fakes.sagemaker import BUCKET, ROLE
 from tests.jobs.kubernetes.pod_runner import PodRun, run_pod
 from tests.oci.layers import TreeLayerSource, image_of
 
@@ -228,11 +232,14 @@ def test_unknown_target_is_an_error() -> None:
         is_remote("docker")
 
 
+@pytest.mark.parametrize("on", ["kubernetes", "aws"])
 def test_environment_is_pushed_and_referenced_by_digest(
-    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on: str, project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "train.py").write_text("import torch\n")
     (project / "build.envd").write_text("def build():\n    base(dev=True)\n")
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path / "danlu"))
+    settings = msgspec.structs.replace(settings, paths=Paths.of())
     trees = TreeLayerSource(tmp_path / "trees")
     with (
         start_blocking_portal() as portal,
@@ -241,6 +248,9 @@ def test_environment_is_pushed_and_referenced_by_digest(
     ):
         config = Configuration(kubernetes=KubernetesConfig(registry=f"{registry.host}/team/"))
         settings = msgspec.structs.replace(settings, config=config)
+        account = SageMakerAccount(ROLE, BUCKET, registry=f"{registry.host}/team")
+        context = Context("sagemaker:us-east-1", account=account)
+        create_context("aws", context, settings.paths)
         kept = portal.call(_in_store, registry, store, trees, tmp_path)
 
         def build_image(target: RunTarget, *_: object) -> ContainerImage:
@@ -251,14 +261,21 @@ def test_environment_is_pushed_and_referenced_by_digest(
         monkeypatch.setattr("danlu.submission.submission.build_target_image", build_image)
         # A child process would be forked from a process with threads.
         monkeypatch.setattr("danlu.sandbox.userns.run_inside", lambda paths, work: work())
-        order = TrainOptions(directory=project, script="train.py", on="kubernetes")
-        pod, _ = render_worker_pod(prepare_submission(order, settings))
-        image = pod["spec"]["containers"][0]["image"]
+        order = TrainOptions(directory=project, script="train.py", on=on)
+        sent = prepare_submission(order, settings)
+        if on == "aws":
+            request = render_request(sent, account, "us-east-1").document
+            image = request["AlgorithmSpecification"]["TrainingImage"]
+        else:
+            pod, _ = render_worker_pod(sent)
+            image = pod["spec"]["containers"][0]["image"]
         name, _, digest = image.partition("@")
         assert name == f"{registry.host}/team/project"
         tag = f"{name}:{kept.rpartition(':')[2][:12]}"
         resolve = partial(images.resolve_reference, tag, Platform("linux", "amd64"), config=config)
         assert portal.call(resolve) == digest
+        manifest = json.loads(registry.manifests["team/project", digest][0])
+        assert manifest["config"]["digest"] == kept, "the image is the environment's"
 
 
 async def _in_store(

@@ -78,7 +78,7 @@ class SageMakerAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return f"{self.account}.dkr.ecr.{region}.{domain}"
 
 
-class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A place where commands run.
 
     ``engine`` is the name of an engine of this machine, ``kubernetes[:CONTEXT[/NAMESPACE]]``,

@@ -44,17 +44,13 @@ _NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "ValidationExcept
 class SageMakerJobs:
     """The training jobs of an account that danlu created (:class:`danlu.jobs.types.JobBackend`).
 
-    ``where`` is the name of the context. ``trusted`` is whether pickles among results may be
-    loaded.
+    ``where`` is the name of the context.
     """
 
-    def __init__(
-        self, account: SageMakerAccount, region: str, *, where: str, trusted: bool = False
-    ) -> None:
+    def __init__(self, account: SageMakerAccount, region: str, *, where: str) -> None:
         self.where = where
         self._account = account
         self._region = region
-        self._trusted = trusted
         self._clients: dict[str, Any] = {}
 
     async def _send_request(
@@ -376,7 +372,7 @@ class SageMakerJobs:
         replicas = [str(replica.id) for replica in view.replicas]
         values, raised = await collect_results(partial(self._download, name), replicas)
         # The leader is the first: no type comes before those that lead.
-        return JobResult(view, values.get(replicas[0]), values, raised, trusted=self._trusted)
+        return JobResult(view, values.get(replicas[0]), values, raised)
 
     async def fetch(self, name: str, directory: Path) -> Sequence[str]:
         """Copy what a finished job saved; see :class:`danlu.jobs.backends.JobOutput`."""

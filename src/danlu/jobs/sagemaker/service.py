@@ -19,12 +19,7 @@ class SageMakerService(JobService):
 
     def open_backend(self, target: JobTarget, settings: Settings) -> JobBackend:
         """See :class:`~danlu.jobs.services.JobService`."""
-        return SageMakerJobs(
-            _find_account(target),
-            target.context.region,
-            where=target.name,
-            trusted=settings.config.trust_results,
-        )
+        return SageMakerJobs(_find_account(target), target.context.region, where=target.name)
 
     def find_registry(self, target: JobTarget, settings: Settings) -> str:
         """See :class:`~danlu.jobs.services.JobService`."""

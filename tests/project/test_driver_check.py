@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from danlu.engine.contexts import LOCAL
 from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedPackage
 from danlu.errors import MachineError
 from danlu.graph.progress import Message
-from danlu.project.driver_check import check_driver
+from danlu.project.driver_check import check_driver, check_image_driver
 from danlu.resolve.lockfile import write_lock
 from danlu.sandbox.nvidia_driver import NvidiaDriver, read_driver
 from danlu.util.config import Configuration
@@ -100,6 +101,57 @@ def test_new_driver_or_none_is_silent(tmp_path: Path, project: Any, text: str | 
     output: list[Any] = []
     check_driver(project, output.append, required=True, config=configure_root(tmp_path))
     assert not output
+
+
+NVIDIA_IMAGE = "cuda>=12.4 brand=tesla,driver>=470,driver<471 brand=unknown,driver>=535,driver<536"
+
+
+@pytest.mark.parametrize(
+    ("driver", "variables", "message"),
+    [
+        (
+            "525.60.13",
+            {"NVIDIA_REQUIRE_CUDA": NVIDIA_IMAGE},
+            "CUDA 12.0; the image needs cuda>=12.4",
+        ),
+        ("525.60.13", {"NVIDIA_REQUIRE_CUDA": "cuda>=12.0"}, ""),
+        ("470.82.01", {"NVIDIA_REQUIRE_CUDA": "cuda>=12.0"}, "the image needs cuda>=12.0"),
+        ("550.54.14", {"NVIDIA_REQUIRE_CUDA": NVIDIA_IMAGE}, ""),
+        # The driver of a data center with the image's compatibility libraries.
+        ("535.183.01", {"NVIDIA_REQUIRE_CUDA": NVIDIA_IMAGE}, ""),
+        (
+            "525.60.13",
+            {"NVIDIA_REQUIRE_CUDA": NVIDIA_IMAGE, "NVIDIA_DISABLE_REQUIRE": "true"},
+            "",
+        ),
+        (
+            "525.60.13",
+            {"NVIDIA_REQUIRE_A": "cuda>=11.0", "NVIDIA_REQUIRE_B": "driver>=530"},
+            "driver>=530",
+        ),
+        ("525.60.13", {"NVIDIA_REQUIRE_CUDA": "arch>=9.9"}, ""),
+        ("525.60.13", {"NVIDIA_REQUIRE_CUDA": "nonsense, ="}, ""),
+        ("525.60.13", {"OTHER": "cuda>=99.0"}, ""),
+    ],
+)
+def test_images_say_which_driver_they_need(
+    tmp_path: Path, driver: str, variables: dict[str, str], message: str
+) -> None:
+    make_driver(tmp_path, CLOSED.format(driver))
+    settings = configure_root(tmp_path)
+    values = [f"{name}={value}" for name, value in variables.items()]
+    image = json.dumps({"config": {"Env": values}}).encode()
+    output: list[Any] = []
+    check_image_driver(image, output.append, required=False, config=settings)
+    if not message:
+        assert output == []
+        check_image_driver(image, output.append, required=True, config=settings)
+        return
+    assert message in output[0].text
+    with pytest.raises(MachineError, match=r"^driver .* the image needs ") as caught:
+        check_image_driver(image, output.append, required=True, config=settings)
+    assert "driver" in caught.value.hint
+    assert caught.value.exit_code == 4
 
 
 def test_doctor_shows_driver_cuda_devices_and_conflicts(

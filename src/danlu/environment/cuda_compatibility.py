@@ -7,8 +7,9 @@ another major version have other names (``libcudart.so.12``), so a framework doe
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +19,7 @@ from danlu.environment.cuda_releases import (
     parse_version,
 )
 from danlu.environment.lock import LockedPackage
+from danlu.util.sanitize import escape_unprintable
 
 #: TensorFlow's wheel contains no CUDA and requires none: what it was tested with, from
 #: https://www.tensorflow.org/install/source#gpu (release: CUDA, major version of cuDNN).
@@ -36,6 +38,18 @@ _LOCAL_VERSION = re.compile(r"(?:\+cu|\.post|-cu)(1[0-9])([0-9])(?:$|[^0-9])")
 _PLUGIN = re.compile(r"(?:jax-cuda|cupy-cuda)(1[0-9])(?:x|-plugin)")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu1[0-9])?")
 _CUDNN = re.compile(r"nvidia-cudnn-cu(1[0-9])")
+
+
+_REQUIRE = "NVIDIA_REQUIRE_"
+_CONDITION = re.compile(r"([a-z]+)(>=|<=|!=|=|>|<)(.+)")
+_COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 
 
 class CudaUse(msgspec.Struct, frozen=True):
@@ -162,3 +176,41 @@ def find_driver_conflict(driver: str, packages: Iterable[LockedPackage]) -> Cuda
                 f"{install}use a version of {use.name} that is built for CUDA {supported[0]}",
             )
     return None
+
+
+def find_image_conflict(driver: str, variables: Mapping[str, str]) -> CudaConflict | None:
+    """Return why this machine's driver does not run an image with these variables.
+
+    NVIDIA's images say in ``NVIDIA_REQUIRE_…`` what they need: alternatives with spaces between
+    them, each of conditions with commas (NVIDIA Container Toolkit, "Constraints"). Those about the
+    kind of GPU count as met. None if the driver runs it, or if that is unknown.
+    """
+    supported = find_supported_cuda(driver)
+    if supported is None or variables.get("NVIDIA_DISABLE_REQUIRE", "") not in ("", "0", "false"):
+        return None
+    known = {"cuda": supported, "driver": parse_version(driver)}
+    for name, text in sorted(variables.items()):
+        alternatives = text.split() if name.startswith(_REQUIRE) else []
+        if alternatives and not any(
+            all(_is_met(condition, known) for condition in alternative.split(","))
+            for alternative in alternatives
+        ):
+            wanted = _CONDITION.fullmatch(alternatives[0])
+            cuda = parse_version(wanted[3])[:2] if wanted and wanted[1] == "cuda" else ()
+            minimum = find_minimum_driver((cuda[0], cuda[1])) if len(cuda) > 1 else ""
+            return CudaConflict(
+                f"driver {driver} supports CUDA {supported[0]}.{supported[1]};"
+                f" the image needs {escape_unprintable(alternatives[0])}",
+                f"install driver {minimum} or newer, or use an image for an older CUDA"
+                if minimum
+                else "install a newer driver, or use an image for an older CUDA",
+            )
+    return None
+
+
+def _is_met(condition: str, known: Mapping[str, Sequence[int]]) -> bool:
+    match = _CONDITION.fullmatch(condition)
+    own, wanted = (known.get(match[1]), parse_version(match[3])) if match else (None, ())
+    if match is None or own is None or not wanted:
+        return True
+    return bool(_COMPARISONS[match[2]](tuple(own[: len(wanted)]), wanted))

@@ -22,7 +22,7 @@ from danlu.environments.command_options import CommandOptions, report_skipped_se
 from danlu.environments.named_commands import has_program, resolve_command, suggest_command
 from danlu.errors import UsageError
 from danlu.graph.progress import Message
-from danlu.project.driver_check import check_driver
+from danlu.project.driver_check import check_driver, check_image_driver
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
 from danlu.sandbox import userns
@@ -89,6 +89,8 @@ def _run_in_image(
     gpus = decide_gpus(options.gpus, runtime, config, progress)
     if isinstance(target, Project):
         check_driver(target, progress, required=bool(options.gpus and gpus), config=config)
+    if gpus:
+        check_image_driver(stored.config, progress, required=bool(options.gpus), config=config)
     declared = resolve_mounts(
         select_mounts(runtime.mounts, binds),
         directory,

@@ -50,7 +50,7 @@ from danlu.environments.ssh_hosts import configure_ssh, ssh_configuration
 from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Progress
 from danlu.project.build_cache import list_dependencies, lookup_environment
-from danlu.project.driver_check import check_driver
+from danlu.project.driver_check import check_driver, check_image_driver
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
 from danlu.sandbox import userns
@@ -123,6 +123,12 @@ def start_environment(
     if features.gpus == "host" and isinstance(target, Project):
         required = bool(gpus and options.gpus)
         check_driver(target, progress, required=required, config=settings.config)
+    if features.gpus == "host" and gpus:
+        with Store.open(settings.paths.store) as store:
+            found = store.image(digest)
+        if found is not None:
+            required = bool(options.gpus)
+            check_image_driver(found.config, progress, required=required, config=settings.config)
     with lock_environment(root, name):
         environment = EnvironmentDirectory(root / name)
         existing = _read_existing(environment, name_directory(target), settings.paths)

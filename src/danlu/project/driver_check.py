@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.errors import MachineError
+from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Message, Progress
 from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
 
@@ -24,8 +25,30 @@ def check_driver(
     :class:`MachineError` instead of the warning if GPUs are ``required``.
     """
     conflict = find_conflict(project.lock_path, project.function, config=config)
-    if conflict is None:
+    if conflict is not None:
+        _report_conflict(conflict, progress, required=required)
+
+
+def check_image_driver(
+    image: bytes, progress: Progress, *, required: bool, config: Configuration
+) -> None:
+    """Warn if the driver is too old for what an image says that it needs.
+
+    ``image`` is its configuration; without a driver nothing is checked. Raises
+    :class:`MachineError` instead of the warning if GPUs are ``required``.
+    """
+    driver = read_driver(find_proc_root(Path(config.gpu_driver_root)))
+    if driver is None:
         return
+    from danlu.environment.cuda_compatibility import find_image_conflict
+
+    variables = dict(parse_image_config(image).environment)
+    conflict = find_image_conflict(driver.version, variables)
+    if conflict is not None:
+        _report_conflict(conflict, progress, required=required)
+
+
+def _report_conflict(conflict: CudaConflict, progress: Progress, *, required: bool) -> None:
     if required:
         raise MachineError(conflict.message, hint=conflict.hint)
     progress(Message(f"warning: {conflict.message}; {conflict.hint}", 0.0))

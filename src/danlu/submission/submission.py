@@ -19,7 +19,7 @@ from danlu.jobs.services import JobPreview
 from danlu.jobs.types import ContainerImage, Submission
 from danlu.oci.reference import Reference
 from danlu.project.build_cache import lookup
-from danlu.project.driver_check import check_driver
+from danlu.project.driver_check import check_driver, check_image_driver
 from danlu.project.project import Project
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import read_image_platform
@@ -133,6 +133,10 @@ def _prepare_local(
     with Store.open(settings.paths.store) as store:
         for image in dict.fromkeys(images.values()):
             require_image_processor(store, image.digest)
+            found = store.image(image.digest) if options.gpu else None
+            if found is not None:
+                config = settings.config
+                check_image_driver(found.config, progress, required=True, config=config)
     python = target.python if target is not None and not target.in_container else ""
     return msgspec.structs.replace(
         submission,

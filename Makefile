@@ -79,6 +79,7 @@ bench: setup      ## measure builds against the other builders on this machine, 
 	$(PYTHON) -m benchmarks.kernel
 	$(PYTHON) -m benchmarks.notebook
 	$(PYTHON) -m benchmarks.conda
+	$(PYTHON) -m benchmarks.ui
 
 bench-up: setup   ## measure how long it takes to enter an environment, compared with Docker
 	$(PYTHON) -m benchmarks.up

@@ -64,7 +64,9 @@ class UiProgram:
         """Open a page as a user does with the printed address; it is live afterwards."""
         page = browser.open(f"{self.origin}{path}#token={TOKEN}", width=width)
         page.observe()
-        page.wait("document.querySelector('#connection').dataset.state === 'live'")
+        page.wait(
+            "['live', 'finished'].includes(document.querySelector('#connection').dataset.state)"
+        )
         return page
 
 

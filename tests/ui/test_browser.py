@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-LIVE = "document.querySelector('#connection').dataset.state === 'live'"
+LIVE = "['live', 'finished'].includes(document.querySelector('#connection').dataset.state)"
 PANE = "document.querySelector('[data-log]').logPane"
 #: Prints lines until the file ``end`` exists.
 _TICKER = (
@@ -113,7 +113,7 @@ def test_restart_of_the_server_loses_and_repeats_no_line(
         page.wait(f"{LIVE} && {PANE}.end > {before}")
     (work / "end").touch()
     anyio.run(jobs.result, "job")
-    page.wait(f"{PANE}.stream.readyState === EventSource.CLOSED")
+    page.wait(f"{PANE}.isOver")
     count = page.evaluate(f"{PANE}.end")
     shown = page.evaluate(f"[...Array({count}).keys()].map(index => {PANE}.lines.get(index))")
     written = anyio.run(partial(read_log, jobs))
@@ -122,6 +122,23 @@ def test_restart_of_the_server_loses_and_repeats_no_line(
         texts = [text for source, _, _, text in shown if source == replica]
         assert "\n".join(texts).encode() == b"\n".join(lines)
     browser.complaints.clear()  # that the server did not answer
+
+
+def test_hidden_page_holds_no_connection_and_catches_up(
+    ui: UiProgram, browser: ChromiumBrowser, jobs: LocalJobs, work: Path
+) -> None:
+    submit(jobs, work, _TICKER)
+    page = ui.open(browser, "/jobs/job")
+    page.wait(f"{PANE}.end > 20")
+    hide = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}),"
+    hide += " document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(hide.format("true"))
+    page.wait(f"{PANE}.stream.source.readyState === EventSource.CLOSED")
+    (work / "end").touch()
+    anyio.run(jobs.result, "job")
+    page.evaluate(hide.format("false"))
+    page.wait(f"{PANE}.isOver")
+    assert read_rows(page).count("last line") == 2
 
 
 async def read_log(jobs: LocalJobs) -> dict[str, list[bytes]]:

@@ -24,6 +24,8 @@ async def test_jobs_appear_and_are_stopped(site: JobNamespace, home: Path) -> No
     async with serve(make_site(home, site.jobs, where="kubernetes")) as client:
         await site.jobs.submit(job(workers=2))
         table = await wait_for_part(client, "/", "table", "Running")
+        # The name that it has if another kind has a job of this name.
+        assert (await client.ask("/jobs/pytorchjob%2Fjob"))[0] == 200
         assert ">job</a>" in table
         await wait_for_part(client, "/jobs/job", "replicas", "Running")
         act = partial(act_on, client, "job")

@@ -112,7 +112,11 @@ def render_job_actions(row: JobRow) -> Html:
     name = row.name
     if row.is_finished:
         remove = f"Remove {name} and its logs?"
-        again = render_action("rerun", name, "Run again") if row.where == LOCAL_CONTEXT else ""
+        again = (
+            render_action("rerun", name, "Run again", leave=job_path(name))
+            if row.where == LOCAL_CONTEXT
+            else ""
+        )
         return join_html(
             (again, render_action("remove", name, "Remove", confirm=remove, leave="/"))
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Hashable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -76,6 +75,8 @@ class LogSources:
     async def _find_copy(self, name: str) -> _LogCopy:
         view = await self._backend.view(name)
         key = name, view.created
+        if key in self._copies and self._copies[key].error is not None:
+            self._copies.pop(key).close()  # try again
         if key not in self._copies:
             while len(self._copies) >= _MAX_COPIES:
                 self._copies.pop(next(iter(self._copies))).close()
@@ -91,12 +92,15 @@ class LogSources:
         """
         before: list[Hashable] | None = None
         over = False
+        is_local = isinstance(self._backend, LogDirectories)
         while True:
             directory, logged = await self._find_logs(name)
             chosen = _choose_replicas(logged, replicas)
             stamp = [_read_stamp(directory, id) for id in chosen]
             if stamp != before or over:
                 with MergedLogIndex(directory, chosen) as index:
+                    if is_local and cursor is not None and index.count_until(cursor) > index.end:
+                        cursor = None  # another job of this name has begun
                     batch = _read_batch(index, cursor)
                     before = stamp if index.is_settled else None
                 if batch.lines or cursor is None:
@@ -113,6 +117,8 @@ class LogSources:
     async def _is_over(self, name: str) -> bool:
         for (copied, _), copy in self._copies.items():
             if copied == name:
+                if copy.error is not None:
+                    raise copy.error
                 return copy.is_complete
         try:
             return (await self._backend.view(name)).finished
@@ -155,6 +161,7 @@ class _LogCopy:
         self._directory = tempfile.TemporaryDirectory(prefix="danlu-ui-")
         self.directory = Path(self._directory.name)
         self.is_complete = False
+        self.error: DanluError | None = None
         self._writers: dict[ReplicaId, LogWriter] = {}
         self._last = 0
         self._task = asyncio.create_task(self._copy_lines(backend, name))
@@ -165,11 +172,12 @@ class _LogCopy:
         return list(self._writers)
 
     async def _copy_lines(self, backend: JobBackend, name: str) -> None:
-        # If the cluster cannot be reached, the page shows that itself.
-        with suppress(DanluError):
+        try:
             async for line in backend.logs(name, follow=True):
                 self._write_line(line)
                 await asyncio.sleep(0)
+        except DanluError as error:
+            self.error = error
         self.is_complete = True
 
     def _write_line(self, line: LogLine) -> None:

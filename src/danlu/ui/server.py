@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -37,6 +38,8 @@ _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 #: Seconds between two looks for changes, and between two signs of life on a silent stream.
 _LIVE_SECONDS, _HEARTBEAT_SECONDS = 0.25, 15.0
 _MAX_WINDOW_LINES = 2000
+#: Parameters of the stream of a page, which are not the page's own.
+_STREAM_PARAMETERS = ("seen", "log", "from")
 _MAX_BODY_BYTES = 1 << 16
 #: A cursor has the number of a line of each replica.
 _MAX_CURSOR_BYTES = 1 << 18
@@ -187,32 +190,61 @@ class _UiServer:
         return send_page
 
     def _live_handler(self, page: Page) -> Handler:
-        async def stream_parts(request: web.Request) -> web.StreamResponse:
-            wanted = _read_page_request(request)
+        """Return the handler of a page's only stream; a browser opens few connections at once.
 
-            async def send_changes(stream: _EventStream) -> None:
-                stamp: object = None
-                shown: Mapping[str, Html] | None = None
-                while True:
-                    latest = await page.read_stamp(self._site, wanted)
-                    if latest != stamp or shown is None:
-                        stamp = latest
-                        parts = (await page.load(self._site, wanted)).parts
-                        if shown is None and digest_parts(parts) == request.query.get("seen"):
-                            shown = parts  # it is what the browser has just loaded
-                        before = shown or {}
-                        changed = {
-                            name: html for name, html in parts.items() if before.get(name) != html
-                        }
-                        shown = parts
-                        if changed:
-                            await stream.send("parts", changed)
-                    await stream.keep_alive()
-                    await asyncio.sleep(_LIVE_SECONDS)
+        With the name of a job as ``log`` it also has the lines of its log.
+        """
 
-            return await self._run_stream(request, send_changes)
+        async def stream_page(request: web.Request) -> web.StreamResponse:
+            name = request.query.get("log", "")
 
-        return stream_parts
+            async def send_both(stream: _EventStream) -> None:
+                tasks = [asyncio.create_task(self._send_parts(page, request, stream))]
+                if name:
+                    tasks.append(asyncio.create_task(self._send_log(name, request, stream)))
+                try:
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                await stream.send("final", {})
+
+            return await self._run_stream(request, send_both)
+
+        return stream_page
+
+    async def _send_parts(self, page: Page, request: web.Request, stream: _EventStream) -> None:
+        """Send the parts of a page that change, until it is final."""
+        wanted = _read_page_request(request)
+        stamp: object = None
+        shown: Mapping[str, Html] | None = None
+        while True:
+            latest = await page.read_stamp(self._site, wanted)
+            if latest != stamp or shown is None:
+                stamp = latest
+                content = await page.load(self._site, wanted)
+                parts = content.parts
+                if shown is None and digest_parts(parts) == request.query.get("seen"):
+                    shown = parts  # it is what the browser has just loaded
+                before = shown or {}
+                changed = {name: html for name, html in parts.items() if before.get(name) != html}
+                shown = parts
+                if changed:
+                    await stream.send("parts", changed)
+                if content.is_final:
+                    return
+            await asyncio.sleep(_LIVE_SECONDS)
+
+    async def _send_log(self, name: str, request: web.Request, stream: _EventStream) -> None:
+        """Send the lines of a job's log until it has ended."""
+        last = request.headers.get("Last-Event-ID") or request.query.get("from", "")
+        cursor = _decode_cursor(last) if last else None
+        try:
+            async for batch in self._site.logs.follow(name, _read_replicas(request), cursor):
+                await stream.send("lines", _render_batch(batch), _encode_cursor(batch.cursor))
+        except DanluError as error:
+            await stream.send("log-failure", _describe_error(error))
+        await stream.send("end", {})
 
     async def _run_stream(
         self, request: web.Request, produce: Callable[[_EventStream], Awaitable[None]]
@@ -226,6 +258,7 @@ class _UiServer:
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
+        beating = asyncio.create_task(_keep_alive(stream))
         try:
             await produce(stream)
         except (ConnectionError, asyncio.CancelledError):
@@ -235,6 +268,7 @@ class _UiServer:
                 retry = not isinstance(error, UsageError)
                 await stream.send("failure", {**_describe_error(error), "retry": retry})
         finally:
+            beating.cancel()
             self._streams.discard(task)
         return response
 
@@ -276,25 +310,9 @@ class _UiServer:
             return _json_response({"index": index.find_index(line.replica, line.number)})
 
     async def _stream_lines(self, request: web.Request) -> web.StreamResponse:
-        name, replicas = request.match_info["name"], _read_replicas(request)
-        last = request.headers.get("Last-Event-ID") or request.query.get("from", "")
-        cursor = _decode_cursor(last) if last else None
-
-        async def send_lines(stream: _EventStream) -> None:
-            async def keep_alive() -> None:
-                while True:
-                    await asyncio.sleep(_HEARTBEAT_SECONDS)
-                    await stream.keep_alive()
-
-            beating = asyncio.create_task(keep_alive())
-            try:
-                async for batch in self._site.logs.follow(name, replicas, cursor):
-                    await stream.send("lines", _render_batch(batch), _encode_cursor(batch.cursor))
-                await stream.send("end", {})
-            finally:
-                beating.cancel()
-
-        return await self._run_stream(request, send_lines)
+        return await self._run_stream(
+            request, partial(self._send_log, request.match_info["name"], request)
+        )
 
     # -- actions ------------------------------------------------------------------------------
 
@@ -310,7 +328,6 @@ class _EventStream:
 
     def __init__(self, response: web.StreamResponse) -> None:
         self._response = response
-        self._written = 0.0
 
     async def open(self) -> None:
         """Say after how long to reconnect."""
@@ -321,13 +338,18 @@ class _EventStream:
         await self._write_text(f"{head}event: {event}\ndata: {json.dumps(data)}\n\n")
 
     async def keep_alive(self) -> None:
-        """Write a comment if nothing was written for a while, to notice a client that is gone."""
-        if asyncio.get_running_loop().time() - self._written >= _HEARTBEAT_SECONDS:
-            await self._write_text(": alive\n\n")
+        """Write a comment, so that a connection that is gone is noticed on both sides."""
+        await self._write_text(": alive\n\n")
 
     async def _write_text(self, text: str) -> None:
-        self._written = asyncio.get_running_loop().time()
         await self._response.write(text.encode())
+
+
+async def _keep_alive(stream: _EventStream) -> None:
+    with suppress(ConnectionError):
+        while True:
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            await stream.keep_alive()
 
 
 # -- requests and responses -----------------------------------------------------------------------
@@ -349,7 +371,7 @@ async def _send_static(request: web.Request) -> web.Response:
 
 def _read_page_request(request: web.Request) -> PageRequest:
     path = request.path.removeprefix("/-/live")
-    query = {name: value for name, value in request.query.items() if name != "seen"}
+    query = {name: value for name, value in request.query.items() if name not in _STREAM_PARAMETERS}
     return PageRequest(path, dict(request.match_info), query)
 
 

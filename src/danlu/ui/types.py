@@ -43,11 +43,12 @@ class PageContent:
     """The main part of a page, from top to bottom by name.
 
     While the page is open, a part whose markup changes is replaced in the browser. Names are those
-    of HTML's ``id``.
+    of HTML's ``id``. A page that ``is_final`` is looked at only now and then.
     """
 
     title: str
     parts: Mapping[str, Html]
+    is_final: bool = False
 
 
 class Page(Protocol):

@@ -50,7 +50,7 @@ class ComparePage:
             "curves": _render_charts(views),
             "parameters": _render_differences(views, parameters),
         }
-        return PageContent("Compare", parts)
+        return PageContent("Compare", parts, is_final=all(view.finished for view in views))
 
 
 def _read_names(request: PageRequest) -> list[str]:

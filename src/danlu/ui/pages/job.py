@@ -76,7 +76,7 @@ class JobPage:
             "events": await _render_events(site, view),
             "commands": await _render_commands(site, view),
         }
-        return PageContent(view.name, parts)
+        return PageContent(view.name, parts, is_final=view.finished)
 
 
 async def render_job_parts(site: Site, view: JobView) -> Mapping[str, Html]:

@@ -7,12 +7,9 @@ const MAX_LINES = 20_000;
 const MAX_HEIGHT = 8_000_000;
 const OVERSCAN = 20;
 
-export function openLogPane(section, showMessage) {
-    return new LogPane(section, showMessage);
-}
-
-class LogPane {
+export class LogPane {
     constructor(section, showMessage) {
+        this.name = section.dataset.log;
         this.base = `/-/logs/${encodeURIComponent(section.dataset.log)}`;
         this.pane = section.querySelector(".log");
         this.sizer = section.querySelector(".sizer");
@@ -35,9 +32,7 @@ class LogPane {
         section.querySelector("[data-failure]").addEventListener("click", () => this.showFailure());
         new ResizeObserver(() => this.draw()).observe(this.pane);
         addEventListener("hashchange", () => this.readHash());
-        addEventListener("pagehide", () => this.stream?.close());
-        addEventListener("pageshow", event => event.persisted && this.reset());
-        this.reset();
+        this.clear();
         this.readHash();
     }
 
@@ -50,20 +45,13 @@ class LogPane {
         return height || 18;
     }
 
-    reset() {
-        this.stream?.close();
+    clear() {
         this.lines = new Map();
         this.waiting = new Set();
         this.begin = this.end = 0;
+        this.isOver = false;
         this.hit = -1;
         this.followedTop = 0;
-        this.stream = new EventSource(`${this.base}/stream?${this.selection()}`);
-        this.stream.addEventListener("lines", event => this.addLines(JSON.parse(event.data)));
-        this.stream.addEventListener("end", () => this.stream.close());
-        this.stream.addEventListener("failure", event => {
-            this.stream.close();
-            this.showMessage(JSON.parse(event.data).message);
-        });
     }
 
     selection(values = {}) {
@@ -78,7 +66,8 @@ class LogPane {
         else query.delete("replica");
         history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}`);
         this.follow.checked = true;
-        this.reset();
+        this.clear();
+        this.stream.restart();
     }
 
     // -- lines ----------------------------------------------------------------------------------

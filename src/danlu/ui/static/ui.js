@@ -1,5 +1,6 @@
 // Keeps the parts of a page current, runs actions, and filters; log.js shows logs.
-import { openLogPane } from "./log.js";
+import { LogPane } from "./log.js";
+import { PageStream } from "./stream.js";
 
 const $ = (selector, from = document) => from.querySelector(selector);
 const badge = $("#connection");
@@ -8,33 +9,31 @@ const main = $("#main");
 
 // -- live parts ---------------------------------------------------------------------------------
 
-const RETRY_MILLISECONDS = 5000;
-let live;
-
-function connect() {
-    live?.close();
+// With the lines of the log after the last one that was received.
+function makeLiveUrl(lastId) {
     const query = new URLSearchParams(location.search);
     // What the page was loaded with need not be sent again.
     if (main.dataset.seen) query.set("seen", main.dataset.seen);
     delete main.dataset.seen;
-    live = new EventSource(`/-/live${location.pathname}?${query}`);
-    live.onopen = () => showConnection("live");
-    live.onerror = () => showConnection("reconnecting");
-    live.addEventListener("parts", event => {
-        for (const [id, html] of Object.entries(JSON.parse(event.data))) patchPart(id, html);
-    });
-    live.addEventListener("failure", event => {
-        live.close();
-        const { message, hint, retry } = JSON.parse(event.data);
-        showConnection(retry ? "reconnecting" : "ended");
-        showMessage([message, hint].filter(Boolean).join("; "));
-        if (retry) setTimeout(connect, RETRY_MILLISECONDS);
-    });
+    if (pane) {
+        query.set("log", pane.name);
+        query.set("replica", pane.replica.value);
+        query.set("from", lastId);
+    }
+    return `/-/live${location.pathname}?${query}`;
+}
+
+function showFailure({ message, hint, retry }) {
+    showMessage([message, hint].filter(Boolean).join("; "));
+    if (retry) return live.retryLater("reconnecting");
+    live.end();
+    showConnection("ended");
 }
 
 function showConnection(state) {
     badge.textContent = state;
     badge.dataset.state = state;
+    if (state === "signed out") showMessage("open the address that danlu ui printed last");
 }
 
 function patchPart(id, html) {
@@ -120,6 +119,7 @@ async function runAction(button) {
         const answer = await response.json();
         showMessage([answer.message, answer.hint].filter(Boolean).join("; "));
         if (response.ok && leave && location.pathname !== leave) location.assign(leave);
+        else if (response.ok && leave && pane) location.reload();
     } catch {
         showMessage("danlu ui cannot be reached");
     }
@@ -137,7 +137,7 @@ function applyFilters(form) {
     const query = new URLSearchParams();
     for (const [name, value] of new FormData(form)) if (value) query.set(name, value);
     history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
-    connect();
+    live.restart();
 }
 
 // The link to compare the jobs that are marked, of all pages of the table that were seen.
@@ -176,8 +176,21 @@ document.addEventListener("keydown", event => {
 
 // The token of an address that was opened again is of no more use.
 if (location.hash.startsWith("#token=")) history.replaceState(null, "", location.pathname + location.search);
-for (const section of document.querySelectorAll("[data-log]")) openLogPane(section, showMessage);
-connect();
-// A page that is left keeps none of the server's few connections (six per browser and host).
-addEventListener("pagehide", () => live?.close());
-addEventListener("pageshow", event => event.persisted && connect());
+const section = $("[data-log]");
+const pane = section && new LogPane(section, showMessage);
+const live = new PageStream(
+    makeLiveUrl,
+    {
+        parts: parts => Object.entries(parts).forEach(([id, html]) => patchPart(id, html)),
+        lines: batch => {
+            if (batch.end < pane.end) pane.clear(); // another job of this name has begun
+            pane.addLines(batch);
+        },
+        end: () => { pane.isOver = true; },
+        "log-failure": failure => showMessage(failure.message),
+        failure: showFailure,
+        final: () => live.retryLater("finished"),
+    },
+    showConnection,
+);
+if (pane) pane.stream = live;

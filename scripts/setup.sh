@@ -59,6 +59,7 @@ find_missing_for_tests() {
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
     has docker-credential-ecr-login || need amazon-ecr-credential-helper "tests: AWS's logins for its registries"
     { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs danlu's images"
+    has docker-compose || need docker-compose "tests: the local mode of SageMaker's SDK"
     has sshd || need openssh-server "tests: the server of a remote machine (Debian starts it on installation)"
     { has ssh && has scp && has sftp && has ssh-agent; } || need openssh-client "tests: connects to environments, forwards an agent to build steps"
     has rsync || need rsync "tests: copies a tree into an environment over ssh"

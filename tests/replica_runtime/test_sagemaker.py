@@ -71,6 +71,15 @@ def test_command_of_the_image_runs_if_there_is_no_program(base: Path) -> None:
     assert result == (0, "1 1 --epochs\n", "")
 
 
+def test_own_command_of_the_image_is_a_job_if_there_are_files_of_one(base: Path) -> None:
+    words = [sys.executable, "-c", "import os, sys; print('RANK' in os.environ, sys.argv[1:])"]
+    variables = {"DANLU_TRAIN_COMMAND": json.dumps(words)}
+    job = finish(start(base, *words, **variables))
+    assert job == (0, "True ['--epochs', '3', '-n', '[1]']\n", "")
+
+    assert finish(start(base, *words, "more", **variables)) == (0, "False ['more']\n", "")
+
+
 def test_failure_names_the_rank_the_exception_and_the_last_lines(base: Path) -> None:
     program = "import sys\nprint('x' * 5000, file=sys.stderr)\nraise ValueError('no data')\n"
     code, _, err = finish(start(base, "train", program=program))

@@ -17,7 +17,7 @@ from scripts.reference.node_templates import NodeTopology, build_job, list_nodes
 TEMPLATES = Path(str(sagemaker.__file__)).with_name("node_templates.json")
 KNOWN: dict[str, Any] = json.loads(TEMPLATES.read_text(encoding="utf-8"))
 FRAMEWORKS = [framework for framework in BUILT_IN_FRAMEWORKS if framework.name in KNOWN]
-INTERFACE = "eth0"
+INTERFACE = "lo"
 #: Variables of libraries that connect hosts, whatever the framework.
 ADDED = re.compile("_SOCKET_IFNAME|_HOSTID|_HOSTNAME|_MCA_.*(_if_include|_binding_policy)")
 
@@ -111,6 +111,12 @@ def test_torchrun_starts_a_process_per_device(
     properties = describe_host(0, ["a"], num_gpus=gpus, num_neurons=neurons)
     found = sagemaker.build_rendezvous(properties, "pytorch", str(tmp_path))
     assert found["PET_NPROC_PER_NODE"] == processes
+
+
+def test_network_that_the_host_does_not_have_is_not_named(tmp_path: Path) -> None:
+    properties = describe_host(0, ["a", "b"], network_interface_name="ethwe")
+    found = sagemaker.build_rendezvous(properties, "mpi", str(tmp_path))
+    assert {name for name in found if "_if_include" in name or "_IFNAME" in name} == set()
 
 
 def test_host_of_another_instance_group_has_no_rank(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def main(arguments: "list[str]") -> int:
     """Train, serve, or execute another command; return the exit code."""
     base = os.environ.get(BASE_DIRECTORY, "/opt/ml")
     is_job = BASE_DIRECTORY in os.environ or os.path.isdir(f"{base}/input/config")
-    if arguments[:1] == ["train"] and is_job:
+    if is_job and (arguments[:1] == ["train"] or is_own_command(arguments)):
         return train(base)
     if arguments[:1] == ["serve"]:
         if not os.access(SERVER, os.X_OK):
@@ -98,6 +98,13 @@ def main(arguments: "list[str]") -> int:
     except OSError as error:
         _print_error(StartError(f"cannot execute {arguments[0]}: {error.strerror}"))
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def is_own_command(arguments: "list[str]") -> bool:
+    """Return whether this is the image's command: local mode of the SDK's version 3 keeps it."""
+    with suppress(ValueError):
+        return bool(arguments) and arguments == json.loads(os.environ.get(COMMAND, "[]"))
+    return False
 
 
 def train(base: str) -> int:
@@ -344,13 +351,12 @@ def build_rendezvous(
     """
     host, interface = properties["current_host"], properties["network_interface_name"]
     # gethostname() is the same on all hosts, so these would take them for one.
-    variables = {
-        "GLOO_SOCKET_IFNAME": interface,
-        "HOROVOD_HOSTNAME": host,
-        "NCCL_HOSTID": host,
-        "NCCL_SOCKET_IFNAME": interface,
-        "TP_SOCKET_IFNAME": interface,
-    }
+    variables = {"HOROVOD_HOSTNAME": host, "NCCL_HOSTID": host}
+    # The SDK's local mode names an interface that containers do not have.
+    has_interface = any(interface == name for _, name in socket.if_nameindex())
+    if has_interface:
+        for library in ("GLOO", "NCCL", "TP"):
+            variables[f"{library}_SOCKET_IFNAME"] = interface
     nodes = _list_nodes(properties)
     if host not in nodes:
         return variables  # of an instance group that does not take part
@@ -377,7 +383,8 @@ def build_rendezvous(
         variables["OMPI_MCA_hwloc_base_binding_policy"] = "none"
         variables["PRTE_MCA_hwloc_default_binding_policy"] = "none"
         for layer in ("OMPI_MCA_btl_tcp", "OMPI_MCA_oob_tcp", "PRTE_MCA_prte"):
-            variables[f"{layer}_if_include"] = interface
+            if has_interface:
+                variables[f"{layer}_if_include"] = interface
     return variables
 
 

@@ -69,6 +69,15 @@ raise SystemExit("\x1b[2J\x1b]8;;http://evil.example\x07click\x1b]8;;\x07")
 """
 
 
+RESUMING = """
+import os, pathlib
+last = pathlib.Path(os.environ["DANLU_CHECKPOINT_DIR"], "epoch")
+epoch = int(last.read_text()) + 1 if last.exists() else 0
+last.write_text(str(epoch))
+print("epoch", epoch, flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install_packages(tmp_path_factory.mktemp("moto"), *PACKAGES)
@@ -298,8 +307,9 @@ def test_a_sweep_is_a_training_job_per_point(cli: Cli, account: RunningAccount) 
     result = cli(*TRAIN, "--name", "tune", *words)
     assert result.code == 0, result.err
     assert "lr=1" in result.err
-    names = {view["name"] for view in json.loads(cli("jobs", "ls", "--format", "json", *ON).out)}
-    assert {"tune-1", "tune-2", "tune-3"} <= names
+    views = json.loads(cli("jobs", "ls", "--format", "json", *ON).out)
+    labels = {view["name"]: view["labels"] for view in views}
+    assert [labels[f"tune-{number}"]["sweep.lr"] for number in (1, 2, 3)] == ["3", "1", "2"]
 
 
 def test_instance_types_have_the_sizes_of_ec2(packages: Path) -> None:
@@ -423,13 +433,44 @@ def list_keys(account: RunningAccount) -> str:
 
 
 def test_a_job_of_somebody_else_does_not_exist(cli: Cli, account: RunningAccount) -> None:
-    create_context(cli, "far", BUCKET)
     assert cli(*TRAIN, "--name", "mine").code == 0
+    assert cli(*TRAIN, "--name", "mine-2").code == 0
     create_context(cli, "other-bucket", DISTANT_BUCKET)
     for words in (("show", "mine"), ("stop", "mine"), ("rm", "mine")):
         result = cli("jobs", *words, "--on", "other-bucket")
         assert result.code == 2, result.err
         assert "not found in other-bucket" in result.err
+    assert cli("jobs", "rm", "mine", *ON).code == 0
+    assert "danlu/jobs/mine/" not in list_keys(account)
+    assert cli("jobs", "logs", "mine-2", *ON).out
+    assert "danlu/jobs/mine-2/output/model.tar.gz" in list_keys(account)
+
+
+def test_the_next_job_of_a_name_continues_from_its_checkpoints(
+    cli: Cli, account: RunningAccount
+) -> None:
+    Path("train.py").write_text(RESUMING)
+    assert cli(*TRAIN, "--name", "resumes").out == "worker-0 │ epoch 0\n"
+    result = cli(*TRAIN, "--name", "resumes", "--replace")
+    assert result.out == "worker-0 │ epoch 1\n", result.err
+
+
+def test_two_jobs_of_one_name_do_not_mix_their_code(
+    cli: Cli, account: RunningAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find_no_job(self: object, name: str) -> None:
+        pass
+
+    assert cli(*TRAIN, "--name", "raced").code == 0
+    keys = [key for key in list_keys(account).splitlines() if "/raced/input/" in key]
+    # As if the other job had not been there yet.
+    monkeypatch.setattr(client.SageMakerJobs, "_ensure_name_free", find_no_job)
+    Path("train.py").write_text("print('other')\n")
+    result = cli(*TRAIN, "--name", "raced")
+    assert result.code == 2
+    assert "job raced already exists" in result.err
+    assert set(keys) <= set(list_keys(account).splitlines())
+    assert "danlu run" in cli("jobs", "show", "raced", "--command", "worker-0", *ON).out
 
 
 def test_the_guide_works_as_written(account: RunningAccount, cli: Cli, tmp_path: Path) -> None:

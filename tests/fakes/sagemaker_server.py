@@ -38,6 +38,9 @@ REGION = "us-east-1"
 QUOTA, CAPACITY, INTERNAL = "ml.p5.48xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"
 REFUSED_KEYS = {"AKIAEXPIRED": "ExpiredTokenException", "AKIADENIED": "AccessDeniedException"}
 
+#: The classes of characters in the service's model, as Python has them.
+JAVA_CLASSES = {r"\p{L}": r"\w", r"\p{N}": r"\d", r"\p{Z}": " ", r"\p{Alnum}": "a-zA-Z0-9"}
+
 #: Runs a program as on a host of the job, where the names of all hosts resolve.
 HOST = """
 import runpy, socket, sys
@@ -80,7 +83,9 @@ def check_shape(shape: Any, value: Any, path: str) -> None:
             check_shape(shape.key, key, f"{path} key")
             check_shape(shape.value, item, f"{path}.{key}")
     elif shape.type_name == "string":
-        pattern = re.sub(r"\\p\{(\w+)\}", r"\\w", limits.get("pattern", ""))
+        pattern = limits.get("pattern", "")
+        for name, characters in JAVA_CLASSES.items():
+            pattern = pattern.replace(name, characters)
         if pattern and not re.fullmatch(pattern, value):
             raise Refusal("ValidationException", f"{path} {value!r} does not match {pattern}")
         if shape.enum and value not in shape.enum:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def test_instances_run_the_programs_of_the_image() -> None:
 
 def test_one_request_has_everything_of_the_job(account: Cli) -> None:
     request = dry_run(account, *TRAIN, "--worker", "8", "--gpu", "1", "-e", "SEED=3")
+    source = request["InputDataConfig"][0]["DataSource"]["S3DataSource"]
+    assert re.fullmatch(f"s3://{BUCKET}/danlu/jobs/demo/input/[0-9a-f]{{16}}/", source["S3Uri"])
     assert request == {
         "TrainingJobName": "demo",
         "AlgorithmSpecification": {
@@ -88,7 +91,7 @@ def test_one_request_has_everything_of_the_job(account: Cli) -> None:
                 "DataSource": {
                     "S3DataSource": {
                         "S3DataType": "S3Prefix",
-                        "S3Uri": f"s3://{BUCKET}/danlu/jobs/demo/input/",
+                        "S3Uri": source["S3Uri"],
                         "S3DataDistributionType": "FullyReplicated",
                     }
                 },
@@ -101,7 +104,7 @@ def test_one_request_has_everything_of_the_job(account: Cli) -> None:
             "VolumeSizeInGB": 30,
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
-        "CheckpointConfig": {"S3Uri": f"s3://{BUCKET}/danlu/jobs/demo/checkpoints/"},
+        "CheckpointConfig": {"S3Uri": f"s3://{BUCKET}/danlu/checkpoints/demo/"},
         "Environment": {
             "DANLU_CHECKPOINT_DIR": "/opt/ml/checkpoints",
             "DANLU_JOB": "pytorch Worker=8",

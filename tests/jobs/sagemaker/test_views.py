@@ -108,7 +108,7 @@ def test_a_hostile_description_has_a_limited_view_without_control_characters(
     reason: str, replicas: str, count: int, message: str
 ) -> None:
     job = describe("Failed", "Failed", FailureReason=reason, TrainingEndTime=ENDED)
-    job["Environment"] = {"DANLU_JOB": replicas}
+    job["Environment"] = {"DANLU_JOB": replicas, "DANLU_LABELS": replicas}
     job["ResourceConfig"] = {"InstanceCount": min(count, 3) if count % 7 else count}
     job["SecondaryStatusTransitions"] = [{"Status": "Failed", "StatusMessage": message}]
     view = build_view(job, where="aws")

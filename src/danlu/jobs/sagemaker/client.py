@@ -1,7 +1,8 @@
 """Training jobs of a SageMaker account, as commands use them.
 
-What belongs to a job is below ``s3://BUCKET/danlu/jobs/NAME/``: its input, checkpoints and output.
-A training job whose output is elsewhere is somebody else's, and does not exist for danlu.
+What belongs to a job is below ``s3://BUCKET/danlu/jobs/NAME/``: its input and output. Checkpoints,
+which the next job of the name finds, are below ``danlu/checkpoints/NAME/``. A training job whose
+output is elsewhere is somebody else's, and does not exist for danlu.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -18,10 +19,16 @@ import anyio
 from anyio import to_thread
 
 from danlu.engine.contexts import SageMakerAccount
-from danlu.errors import TemporaryError, UsageError
+from danlu.errors import DanluError, TemporaryError, UsageError
 from danlu.jobs.sagemaker.log_reader import LOG_GROUP, JobLogReader
 from danlu.jobs.sagemaker.output import CHECKPOINTS, collect_results, fetch_output
-from danlu.jobs.sagemaker.request import PREFIX, TrainingRequest, render_request
+from danlu.jobs.sagemaker.request import (
+    CHECKPOINTS_PREFIX,
+    JOB_FILE,
+    PREFIX,
+    TrainingRequest,
+    render_request,
+)
 from danlu.jobs.sagemaker.views import build_view, read_replicas
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
 from danlu.training.types import ReplicaId
@@ -38,6 +45,8 @@ _MAX_FAILED_POLLS = 20
 _STOP_TIMEOUT = 180.0
 _MAX_DELETED = 1000
 _CHUNK_SIZE = 1 << 20
+_CLEANUP_TIMEOUT = 10.0
+_IN_USE = "ResourceInUse"
 _NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "ValidationException")
 
 
@@ -75,8 +84,10 @@ class SageMakerJobs:
                 await self._upload(request)
                 await self._send_request("sagemaker", "create_training_job", **request.document)
             except BaseException as error:
-                with anyio.move_on_after(10):
-                    await self._remove_objects(request.name)
+                # Another job of that name may have the same input.
+                if not (isinstance(error, AwsError) and error.code == _IN_USE):
+                    with anyio.move_on_after(_CLEANUP_TIMEOUT), suppress(DanluError):
+                        await self._remove_objects(request.input_key)
                 if isinstance(error, AwsError):
                     self._explain_refusal(error, request)
                 raise
@@ -120,9 +131,8 @@ class SageMakerJobs:
         ) from None
 
     async def _upload(self, request: TrainingRequest) -> None:
-        prefix = f"{PREFIX}{request.name}/input/"
         uploads = [
-            partial(self._put_object, f"{prefix}{key}", content)
+            partial(self._put_object, f"{request.input_key}{key}", content)
             for key, content in request.objects.items()
         ]
         await run_concurrently(uploads, limit=_MAX_REQUESTS)
@@ -144,7 +154,7 @@ class SageMakerJobs:
 
     def _explain_refusal(self, error: AwsError, request: TrainingRequest) -> None:
         instance = request.document["ResourceConfig"]["InstanceType"]
-        if error.code == "ResourceInUse":
+        if error.code == _IN_USE:
             self._raise_name_in_use(request.name)
         if error.code == "ResourceLimitExceeded":
             error.hint = (
@@ -271,10 +281,12 @@ class SageMakerJobs:
         job = await self._describe(name)
         _, hosts = read_replicas(job)
         host = next(host for host, id in hosts.items() if id == replica)
-        answer = await self._send_request(
-            "s3", "get_object", Bucket=self._account.bucket, Key=f"{PREFIX}{name}/input/job.json"
-        )
         try:
+            uri = str(job["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"])
+            key = f"{uri.removeprefix(f's3://{self._account.bucket}/')}{JOB_FILE}"
+            answer = await self._send_request(
+                "s3", "get_object", Bucket=self._account.bucket, Key=key
+            )
             found = json.loads(await to_thread.run_sync(answer["Body"].read))["replicas"][host]
             return ReplicaCommand(
                 args=tuple(map(str, found["command"])),
@@ -285,7 +297,7 @@ class SageMakerJobs:
                 directory=str(found["directory"]),
                 image=str(job["AlgorithmSpecification"].get("TrainingImage", "")),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise UsageError(f"cannot read the input of job {name}: {error}") from error
 
     # -- ending -----------------------------------------------------------------------------------
@@ -312,7 +324,7 @@ class SageMakerJobs:
                 pass
 
     async def remove(self, name: str) -> None:
-        """Delete a finished job, its logs, and its input, checkpoints and output in S3."""
+        """Delete a finished job, its logs, its input and output; checkpoints are kept."""
         job = await self._describe(name)
         if not build_view(job, where=self.where).finished:
             hint = f"stop it with `danlu jobs stop {name} --on {self.where}`"
@@ -327,17 +339,17 @@ class SageMakerJobs:
                 logGroupName=LOG_GROUP,
                 logStreamName=stream["logStreamName"],
             )
-        await self._remove_objects(name)
+        await self._remove_objects(f"{PREFIX}{name}/")
         await self._send_request("sagemaker", "delete_training_job", TrainingJobName=name)
 
-    async def _remove_objects(self, name: str) -> None:
+    async def _remove_objects(self, prefix: str) -> None:
         bucket = self._account.bucket
         while True:
             answer = await self._send_request(
                 "s3",
                 "list_objects_v2",
                 Bucket=bucket,
-                Prefix=f"{PREFIX}{name}/",
+                Prefix=prefix,
                 MaxKeys=_MAX_DELETED,
             )
             keys = [{"Key": found["Key"]} for found in answer.get("Contents") or ()]
@@ -381,9 +393,10 @@ class SageMakerJobs:
                 f"job {name} is still running",
                 hint=f"`danlu jobs wait {name} --on {self.where}` waits for its end",
             )
-        prefix = f"{PREFIX}{name}/"
-        keys = [key.removeprefix(prefix) for key in await self._list_keys(f"{prefix}{CHECKPOINTS}")]
-        return await fetch_output(partial(self._download, name), keys, directory)
+        prefix = f"{CHECKPOINTS_PREFIX}{name}/"
+        keys = await self._list_keys(prefix)
+        checkpoints = [f"{CHECKPOINTS}{key.removeprefix(prefix)}" for key in keys]
+        return await fetch_output(partial(self._download, name), checkpoints, directory)
 
     async def _list_keys(self, prefix: str) -> Sequence[str]:
         keys: list[str] = []
@@ -396,9 +409,12 @@ class SageMakerJobs:
             parameters["ContinuationToken"] = answer["NextContinuationToken"]
 
     async def _download(self, name: str, key: str, file: BinaryIO) -> bool:
+        full = f"{PREFIX}{name}/{key}"
+        if key.startswith(CHECKPOINTS):
+            full = f"{CHECKPOINTS_PREFIX}{name}/{key.removeprefix(CHECKPOINTS)}"
         try:
             answer = await self._send_request(
-                "s3", "get_object", Bucket=self._account.bucket, Key=f"{PREFIX}{name}/{key}"
+                "s3", "get_object", Bucket=self._account.bucket, Key=full
             )
         except AwsError as error:
             if error.code == "NoSuchKey":

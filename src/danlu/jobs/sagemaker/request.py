@@ -9,6 +9,7 @@ SageMaker, whose limits (256 and 512 characters) they need not fit.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -49,16 +50,25 @@ from danlu.util.quantity import parse_quantity
 PREFIX = "danlu/jobs/"
 """The keys of all jobs in the bucket: ``danlu/jobs/NAME/``."""
 
+CHECKPOINTS_PREFIX = "danlu/checkpoints/"
+"""Those of checkpoints, which the next job of a name finds: ``danlu/checkpoints/NAME/``."""
+
 JOB_VARIABLE = "DANLU_JOB"
 """Variable with the framework and the replicas of a job: ``pytorch Master=1,Worker=7``."""
+
+LABELS_VARIABLE = "DANLU_LABELS"
+"""Variable with the labels of the submission as JSON: to read tags takes further requests."""
 
 MODEL_VARIABLE, CHECKPOINT_VARIABLE = "DANLU_MODEL_DIR", "DANLU_CHECKPOINT_DIR"
 INPUT = "/opt/ml/input/data/danlu"
 RESULTS = "/opt/ml/output/data/danlu"
 """Where replicas write what they return; SageMaker packs the directory above."""
 
+JOB_FILE = "job.json"
+"""The file of the input with the commands and variables of hosts."""
+
 _CHANNEL = "danlu"
-_ENTRYPOINT, _START, _JOB = "sagemaker.py", "replica", "job.json"
+_ENTRYPOINT, _START = "sagemaker.py", "replica"
 _TEMPLATES = "node_templates.json"
 _CODE, _FILES = "code", "files"
 _WORKDIR = "/workspace"
@@ -85,11 +95,14 @@ class TrainingRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         document: The request.
-        objects: The content of the job's input, or the file with it, by key below its prefix.
+        input_key: The prefix of the job's input, with its digest: if two jobs are created under one
+            name at the same time, neither gets the code of the other.
+        objects: The content of the job's input, or the file with it, by key below that prefix.
         notes: What the user should know: the instance type, limits that SageMaker adds.
     """
 
     document: Mapping[str, Any]
+    input_key: str
     objects: Mapping[str, bytes | Path]
     notes: tuple[str, ...]
 
@@ -166,7 +179,14 @@ def render_request(
     instance_type, choice = choose_instance_type(resources, account.instance_type)
     for built in submission.images.values():
         check_processor(instance_type, built.architecture, built.level)
-    prefix = f"s3://{account.bucket}/{PREFIX}{job.name}"
+    objects: dict[str, bytes | Path] = {
+        **_read_entrypoint(),
+        _START: Path(replica_runtime.__path__[0], "sagemaker_replica.py").read_bytes(),
+        JOB_FILE: input_json.encode(),
+        **{f"{_CODE}/{path}": file for path, file in submission.code.items()},
+        **{f"{_FILES}/{path}": file for path, file in _list_files(submission.files)},
+    }
+    input_key = f"{PREFIX}{job.name}/input/{_hash_objects(objects)}/"
     deadline = job.run_policy.active_deadline_seconds
     document: dict[str, Any] = {
         "TrainingJobName": job.name,
@@ -183,7 +203,7 @@ def render_request(
                 "DataSource": {
                     "S3DataSource": {
                         "S3DataType": "S3Prefix",
-                        "S3Uri": f"{prefix}/input/",
+                        "S3Uri": f"s3://{account.bucket}/{input_key}",
                         "S3DataDistributionType": "FullyReplicated",
                     }
                 },
@@ -196,20 +216,13 @@ def render_request(
             "VolumeSizeInGB": max(volume, _DEFAULT_VOLUME),
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": deadline or DEFAULT_DEADLINE},
-        "CheckpointConfig": {"S3Uri": f"{prefix}/checkpoints/"},
+        "CheckpointConfig": {"S3Uri": f"s3://{account.bucket}/{CHECKPOINTS_PREFIX}{job.name}/"},
         "Environment": input_json.shared,
         "Tags": _build_tags(submission),
     }
     retries = _count_retries(job)
     if retries:
         document["RetryStrategy"] = {"MaximumRetryAttempts": retries}
-    objects: dict[str, bytes | Path] = {
-        **_read_entrypoint(),
-        _START: Path(replica_runtime.__path__[0], "sagemaker_replica.py").read_bytes(),
-        _JOB: input_json.encode(),
-        **{f"{_CODE}/{path}": file for path, file in submission.code.items()},
-        **{f"{_FILES}/{path}": file for path, file in _list_files(submission.files)},
-    }
     notes = (
         choice,
         "" if deadline else "the job stops after 1 day, SageMaker's default; see --deadline",
@@ -218,7 +231,7 @@ def render_request(
         if retries
         else "",
     )
-    return TrainingRequest(document, objects, tuple(filter(None, notes)))
+    return TrainingRequest(document, input_key, objects, tuple(filter(None, notes)))
 
 
 # -- what cannot be expressed ----------------------------------------------------------------------
@@ -432,6 +445,9 @@ class _InputRenderer:
         known = json.loads(_read_entrypoint()[_TEMPLATES])
         name = self._framework.name
         reserved["DANLU_TRAIN_FRAMEWORK"] = name if name in known else ""
+        labels = json.dumps(dict(self._submission.labels))
+        if self._submission.labels and len(labels) <= _MAX_VALUE:
+            reserved[LABELS_VARIABLE] = labels
         shared = dict(list(shared.items())[: _MAX_VARIABLES - len(reserved)]) | reserved
         replicas = {
             self._topology.host(replica): {
@@ -508,6 +524,22 @@ def _read_entrypoint() -> Mapping[str, bytes]:
         Path(entry.path).name: entry.content.encode()
         for entry in SageMakerEntrypoint().config_files()
     }
+
+
+def _hash_objects(objects: Mapping[str, bytes | Path]) -> str:
+    """Return a short digest of names and contents."""
+    total = hashlib.sha256()
+    for name, content in sorted(objects.items(), key=lambda item: item[0]):
+        if isinstance(content, Path):
+            try:
+                with content.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise UsageError(f"cannot read {content}: {error.strerror}") from error
+        else:
+            digest = hashlib.sha256(content).hexdigest()
+        total.update(f"{digest} {name}\n".encode())
+    return total.hexdigest()[:16]
 
 
 def _list_files(directory: Path | None) -> Iterator[tuple[str, Path]]:

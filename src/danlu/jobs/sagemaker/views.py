@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from danlu.jobs.sagemaker.request import JOB_VARIABLE
+import msgspec
+
+from danlu.jobs.sagemaker.request import JOB_VARIABLE, LABELS_VARIABLE
 from danlu.jobs.types import JobView, ReplicaStateName, ReplicaView
 from danlu.training.types import (
     ConditionType,
@@ -21,6 +23,7 @@ from danlu.training.types import (
     ReplicaId,
     ReplicaType,
 )
+from danlu.util.decoding import decode_json
 from danlu.util.sanitize import strip_control_sequences
 
 MAX_REPLICAS = 10_000
@@ -69,7 +72,16 @@ def build_view(job: Mapping[str, Any], *, where: str) -> JobView:
         ),
         created=job.get("CreationTime"),
         where=where,
+        labels=_read_labels(job),
     )
+
+
+def _read_labels(job: Mapping[str, Any]) -> Mapping[str, str]:
+    text = str((job.get("Environment") or {}).get(LABELS_VARIABLE) or "{}")
+    try:
+        return decode_json(text, dict[str, str])
+    except msgspec.MsgspecError:
+        return {}
 
 
 def read_replicas(job: Mapping[str, Any]) -> tuple[str, Mapping[str, ReplicaId]]:

@@ -59,7 +59,7 @@ def test_checks_and_differences_are_shown_after_a_click(
     assert "1 layer in common" in page.evaluate("document.querySelector('#common').innerText")
 
     page = ui.open(browser, "/machine")
-    page.wait("document.querySelector('#store').innerText.includes('layers')")
+    page.wait("document.querySelector('#store').innerText.includes('not needed')")
     page.click("document.querySelector('[data-action$=check]')")
     page.wait("document.querySelector('#checks').innerText.includes('disk space')")
 

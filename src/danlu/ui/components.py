@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from danlu.submission.job_view_model import format_metric, state_style, time_left
 from danlu.training.progress import TrainingProgress
-from danlu.ui.html import Html, clean_text, element, join_html
+from danlu.ui.html import Child, Html, clean_text, element, join_html
 from danlu.ui.job_catalog import JobRow
 from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.human import format_duration, pluralize
@@ -40,6 +40,23 @@ def make_url(path: str, query: Mapping[str, str]) -> str:
 def image_path(image: str) -> str:
     """Return the path of the page of an image."""
     return f"/images/{quote(image, safe=':')}"
+
+
+def read_start(query: Mapping[str, str]) -> int:
+    """Return the first row that the address asks for."""
+    text = query.get("start", "")
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def render_facts(facts: Mapping[str, Child]) -> Html:
+    """Return a list of names and values; those that are empty are left out."""
+    rows = [(element("dt", name), element("dd", value)) for name, value in facts.items() if value]
+    return element("dl", rows)
+
+
+def render_reason(text: str) -> Html:
+    """Return a cell with a long text, in small letters."""
+    return element("td", text, class_="reason")
 
 
 def render_paging(

@@ -67,9 +67,20 @@ def escape_lines(text: str) -> Html:
 
 
 def render_table(
-    head: Iterable[Child], rows: Iterable[Child], *, caption: str, **attributes: object
+    head: Iterable[Child],
+    rows: Iterable[Child],
+    *,
+    caption: str,
+    empty: str | None = None,
+    **attributes: object,
 ) -> Html:
-    """Return a table of rows (``tr`` elements) that scrolls sideways if it is too wide."""
+    """Return a table of rows (``tr`` elements) that scrolls sideways if it is too wide.
+
+    Without rows it is the sentence ``empty``, if there is one.
+    """
+    rows = list(rows)
+    if empty is not None and not rows:
+        return element("p", empty, class_="dim") if empty else Html()
     titles = element("tr", *(element("th", title, scope="col") for title in head))
     table = element(
         "table",
@@ -84,3 +95,12 @@ def render_table(
 def render_wide(child: Child, label: str) -> Html:
     """Return a region that scrolls sideways if it is too wide, also with the keyboard."""
     return element("div", child, class_="wide", tabindex="0", role="region", aria_label=label)
+
+
+def render_row(head: Child, *cells: Child, **attributes: object) -> Html:
+    """Return a row of a table: its heading, and cells; those that are ``td`` stay as they are."""
+    rest = [
+        cell if isinstance(cell, Html) and cell.startswith("<td") else element("td", cell)
+        for cell in cells
+    ]
+    return element("tr", element("th", head, scope="row"), rest, **attributes)

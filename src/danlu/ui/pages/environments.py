@@ -9,10 +9,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from danlu.engine.contexts import find_current_context
-from danlu.engine.environment_directory import (
-    EnvironmentSpec,
-    list_environments,
-)
+from danlu.engine.environment_directory import EnvironmentSpec, list_environments
 from danlu.engine.ssh.ssh_config import host_name
 from danlu.environments.jupyter import SERVICE_NAME, format_jupyter_url
 from danlu.environments.manage import (
@@ -22,8 +19,15 @@ from danlu.environments.manage import (
     list_environment_views,
 )
 from danlu.remote.environment_list import ListedEnvironment, parse_environments
-from danlu.ui.components import image_path, render_action, render_age, render_command, render_state
-from danlu.ui.html import Html, element, render_table
+from danlu.ui.components import (
+    image_path,
+    render_action,
+    render_age,
+    render_command,
+    render_reason,
+    render_state,
+)
+from danlu.ui.html import Html, element, render_row, render_table
 from danlu.ui.types import PageContent, PageRequest, Site
 from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.human import pluralize, shorten_digest
@@ -57,10 +61,9 @@ class EnvironmentsPage:
         ]
         place = "" if site.where == LOCAL_CONTEXT else f" in {site.where}"
         hint = f"No environments{place}; danlu up starts the project's."
-        table = render_table(_HEAD, rows, caption="Environments")
         parts = {
             "head": element("h1", "Environments", place),
-            "table": table if rows else element("p", hint, class_="dim"),
+            "table": render_table(_HEAD, rows, caption="Environments", empty=hint),
         }
         return PageContent("Environments", parts)
 
@@ -84,19 +87,17 @@ def _render_row(
     spec = view.spec if isinstance(view, EnvironmentView) else None
     notes = [listed.reason if listed.reason not in listed.state else "", *fields["warnings"]]
     image = element("a", shorten_digest(fields["image"]), href=image_path(fields["image"]))
-    return element(
-        "tr",
-        element("th", listed.name, scope="row"),
-        element(
-            "td",
+    return render_row(
+        listed.name,
+        (
             render_state(listed.phase),
             [element("div", note, class_="reason") for note in (*notes, listed.hint) if note],
         ),
-        element("td", render_age(listed.ended or listed.started, now)),
-        element("td", _render_connections(spec, fields) if spec is not None else ""),
-        element("td", [_render_service(service) for service in fields["services"]]),
-        element("td", image if fields["image"] else "", class_="number"),
-        element("td", listed.project, class_="reason"),
+        render_age(listed.ended or listed.started, now),
+        _render_connections(spec, fields) if spec is not None else "",
+        [_render_service(service) for service in fields["services"]],
+        image if fields["image"] else "",
+        render_reason(listed.project),
         element("td", _render_actions(listed), class_="actions"),
         data_key=listed.name,
     )

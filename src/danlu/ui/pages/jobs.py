@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from danlu.ui.components import (
     make_url,
+    read_start,
     render_age,
     render_job_actions,
     render_job_link,
@@ -49,7 +50,7 @@ class JobsPage:
         """Return the filters and the table."""
         query = request.query
         wanted = JobFilter(query.get("q", ""), query.get("state", ""), query.get("framework", ""))
-        start = int(query["start"]) if query.get("start", "").isdecimal() else 0
+        start = read_start(query)
         rows, more, total = await site.jobs.list_rows(wanted, start=start, count=_ROWS)
         now = datetime.now(UTC)
         table = render_table(

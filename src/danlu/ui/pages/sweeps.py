@@ -21,14 +21,16 @@ from danlu.sweeps.view_model import (
 )
 from danlu.ui.components import (
     job_path,
+    read_start,
     render_age,
     render_command,
     render_job_link,
     render_paging,
     render_progress,
+    render_reason,
     render_state,
 )
-from danlu.ui.html import Html, element, join_html, render_table
+from danlu.ui.html import Html, element, join_html, render_row, render_table
 from danlu.ui.job_catalog import JobFilter, JobRow
 from danlu.ui.parallel_coordinates import render_parallel_coordinates
 from danlu.ui.types import PageContent, PageRequest, Site
@@ -56,20 +58,14 @@ class SweepsPage:
             if name := read_sweep_name(row.labels):
                 sweeps.setdefault(name, []).append(row)
         now = datetime.now(UTC)
-        head = ("Name", "Points", "Compares", "Best", "Parameters", "Age")
         table = render_table(
-            head,
+            ("Name", "Points", "Compares", "Best", "Parameters", "Age"),
             [_render_sweep_row(name, rows, now) for name, rows in sweeps.items()],
             caption="Sweeps",
+            empty="No sweeps yet; danlu train --sweep lr=0.1,0.01 starts one.",
         )
-        hint = "No sweeps yet; danlu train --sweep lr=0.1,0.01 starts one."
-        parts = {
-            "head": element("h1", "Sweeps"),
-            "table": table if sweeps else element("p", hint, class_="dim"),
-            "note": element("p", f"of the newest {_MAX_JOBS} jobs", class_="dim")
-            if more
-            else Html(),
-        }
+        note = element("p", f"of the newest {_MAX_JOBS} jobs", class_="dim") if more else Html()
+        parts = {"head": element("h1", "Sweeps"), "table": table, "note": note}
         return PageContent("Sweeps", parts)
 
 
@@ -93,7 +89,7 @@ class SweepPage:
         report = _collect_report(
             rows.values(), metric=query.get("metric", ""), goal=query.get("goal", "")
         )
-        start = int(query["start"]) if query.get("start", "").isdecimal() else 0
+        start = read_start(query)
         shown = report.rank_trials()[start : start + _ROWS]
         axes = axis_names(report)
         chart = render_parallel_coordinates(report, axes, [trial.name for trial in shown])
@@ -154,18 +150,13 @@ def _render_sweep_row(name: str, rows: Sequence[JobRow], now: datetime) -> Html:
     value = format_metric(best.value) if best is not None and best.value is not None else "–"
     failed = sum(trial.state == "Failed" for trial in report.trials)
     counts = f"{count_finished(report)} of {report.total} finished"
-    return element(
-        "tr",
-        element("th", element("a", name, href=sweep_path(name)), scope="row"),
-        element(
-            "td", counts, element("span", f", {failed} failed", class_="failure") if failed else ""
-        ),
-        element("td", f"{report.measure.goal} {report.measure.title}"),
-        element("td", value, class_="number"),
-        element("td", format_point(best) if best is not None else "–", class_="reason"),
-        element(
-            "td", render_age(max((row.created for row in rows if row.created), default=None), now)
-        ),
+    return render_row(
+        element("a", name, href=sweep_path(name)),
+        (counts, element("span", f", {failed} failed", class_="failure") if failed else ""),
+        f"{report.measure.goal} {report.measure.title}",
+        value,
+        render_reason(format_point(best) if best is not None else "–"),
+        render_age(max((row.created for row in rows if row.created), default=None), now),
         data_key=name,
     )
 
@@ -241,10 +232,7 @@ def _render_legend(report: SweepReport) -> Html:
 
 
 def _render_points(
-    report: SweepReport,
-    axes: list[str],
-    shown: Sequence[SweepTrial],
-    rows: Mapping[str, JobRow],
+    report: SweepReport, axes: list[str], shown: Sequence[SweepTrial], rows: Mapping[str, JobRow]
 ) -> Html:
     head = ("Job", *axes, "State", report.measure.title, "Duration")
     best = report.best
@@ -265,13 +253,12 @@ def _render_point(trial: SweepTrial, cells: Sequence[str], row: JobRow, *, is_be
         state.append(element("span", " ", render_progress(row.progress, is_finished=False)))
     if trial.reason:
         state.append(element("div", trial.reason, class_="reason"))
-    return element(
-        "tr",
-        element("th", render_job_link(name), " ", star, scope="row"),
-        [element("td", text, class_="number") for text in values],
-        element("td", state),
-        element("td", value, class_="number"),
-        element("td", duration, class_="number"),
+    return render_row(
+        (render_job_link(name), " ", star),
+        *values,
+        state,
+        value,
+        duration,
         class_="chosen" if is_best else None,
         data_key=name,
     )

@@ -239,6 +239,11 @@ def test_another_exit_code_than_that_of_an_exception_is_shown_with_the_error() -
     assert found == "Fatal Python error: Segmentation fault; exit code 139 (as after SIGSEGV)"
 
 
+def test_an_instruction_that_the_processor_lacks_is_named() -> None:
+    found = find_first([ended(0, 1.01, code=132)], printed("Illegal instruction"))[1]
+    assert "as after SIGILL): the processor lacks an instruction of the program" in found
+
+
 def test_a_job_can_be_shown_without_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     first = FirstFailure(replica(0), exit_code=1, time=START + timedelta(seconds=1))
     failed = view("Failed", ended(0, 1.01), first=first)

@@ -63,6 +63,15 @@ def test_the_highest_level_up_to_the_environments_is_chosen(
     assert choose(resolver, level) == expected
 
 
+def test_packages_with_equal_descriptions_do_not_disturb_one_another(
+    resolver: PythonResolver,
+) -> None:
+    names = [f"more{number}" for number in range(20)]
+    for name in names:
+        make_level_wheels(resolver.links, name, LEVELS)
+    assert set(choose(resolver, "x86-64-v3", *names)) == {"fast", *names}
+
+
 def test_packages_without_such_wheels_keep_theirs(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "plain")
     assert set(choose(resolver, "x86-64-v3", "plain", "absent")) == {"fast"}
@@ -92,6 +101,12 @@ def test_what_does_not_list_variants_is_an_error(
 ) -> None:
     change_variants(resolver, variants)
     with pytest.raises(OutsideError, match=r"fast-1\.0-variants\.json .* does not list variants"):
+        choose(resolver, "x86-64-v3")
+
+
+def test_description_is_limited(resolver: PythonResolver) -> None:
+    change_variants(resolver, {"x" * (1 << 20): {}})
+    with pytest.raises(OutsideError, match="is too large"):
         choose(resolver, "x86-64-v3")
 
 

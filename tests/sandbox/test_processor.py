@@ -114,6 +114,18 @@ def test_image_for_another_processor_is_refused_in_words(
     require_processor(make_config(level), "image digits:1")
 
 
+@pytest.mark.parametrize("text", [None, "", "processor: 0\n", "flags\t\t:\n"])
+def test_unknown_processor_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(processor, "_CPUINFO", file)
+    assert find_machine_level() == ""
+    require_processor(make_config("x86-64-v4"), "the image")
+
+
 def test_nodes_are_excluded_by_what_is_known_of_them() -> None:
     arch = {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}
     assert render_node_terms("amd64", "") == [{"matchExpressions": [arch]}]

@@ -208,10 +208,12 @@ def describe_exit(code: int | None, word: str = "", message: str = "") -> str:
             name = signal.Signals(code - 128).name
         except ValueError:
             return f"exit code {code}"
+        # Programs that are compiled for newer processors: docs/guides/platforms.md.
+        why = ": the processor lacks an instruction of the program" if name == "SIGILL" else ""
         if word == name:
-            return f"killed by {name} (exit code {code})"
+            return f"killed by {name} (exit code {code}){why}"
         # In a container, the program itself may have returned this code.
-        return f"exit code {code} (as after {name})"
+        return f"exit code {code} (as after {name}){why}"
     return f"exit code {code}"
 
 

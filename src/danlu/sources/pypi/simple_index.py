@@ -6,7 +6,7 @@ build code to get it.
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from html.parser import HTMLParser
@@ -148,6 +148,21 @@ async def _find_on_page(page: str, file: str, cache: Path) -> str:
     return ""
 
 
+async def fetch_changing(url: str, cache: Path, *, limit: int = 0) -> bytes:
+    """Return what is at ``url`` now; nothing is kept, because it can change.
+
+    Raises as :func:`~danlu.sources.http.fetch` does, and :class:`OutsideError` for more than
+    ``limit`` bytes (0: any number).
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    # Its own directory: the same content may be fetched twice at the same time.
+    with tempfile.TemporaryDirectory(prefix=".page-", dir=cache) as place:
+        fetched = await fetch(url, None, cache=Path(place))
+        if limit and fetched.size > limit:
+            raise OutsideError(f"{_file_name(url)} of a package index is too large")
+        return fetched.path.read_bytes()
+
+
 def _file_name(address: str) -> str:
     return unquote(urlsplit(address).path).rpartition("/")[2]
 
@@ -163,8 +178,5 @@ async def _read_addresses(page: str, cache: Path) -> list[str]:
                 return files
             page = (directory / "index.html").as_uri()
     links = _LinkParser()
-    # Not cached, because the page can change.
-    text = (await fetch(page, None, cache=cache / "pages")).path
-    links.feed(text.read_text(errors="replace"))
-    os.unlink(text)
+    links.feed((await fetch_changing(page, cache)).decode(errors="replace"))
     return [*files, *(urljoin(page, link) for link in links.found)]

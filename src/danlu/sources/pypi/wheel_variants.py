@@ -7,7 +7,6 @@ image is for the level that its build file names.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from danlu.errors import OutsideError
 from danlu.graph.processor_level import PROCESSOR_LEVELS, to_variant
 from danlu.sources.http import FetchedFile, fetch
 from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
-from danlu.sources.pypi.simple_index import list_files
+from danlu.sources.pypi.simple_index import fetch_changing, list_files
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.variant_labels import split_variant_label
 from danlu.util.tasks import run_concurrently
@@ -30,6 +29,7 @@ _LABEL = re.compile(r"[0-9a-z_.]+")
 #: The property of the provider for x86-64, ``x86_64 :: level :: v3``.
 _NAMESPACE, _FEATURE = "x86_64", "level"
 _MAX_REQUESTS = 8
+_MAX_DESCRIPTION = 1 << 20
 
 
 class LevelWheel(msgspec.Struct, frozen=True):
@@ -67,10 +67,9 @@ async def _choose_wheel(
     wheel: str, files: Mapping[str, str], level: str, target: PlatformTarget, cache: Path
 ) -> LevelWheel | None:
     name = _variants_file(wheel)
-    # Not by its hash: it changes when further variants are published.
-    described = await _fetch_address(files[name], cache)
-    labels = _read_labels(described.path, name)
-    os.unlink(described.path)
+    # Without its hash: it changes when further variants are published.
+    described = await fetch_changing(urldefrag(files[name])[0], cache, limit=_MAX_DESCRIPTION)
+    labels = _parse_labels(described, name)
     labelled = {
         plain: file
         for label in _list_compatible_labels(labels, level)[::-1]
@@ -91,9 +90,9 @@ async def _fetch_address(address: str, cache: Path) -> FetchedFile:
     return await fetch(url, digest if algorithm == "sha256" else None, cache=cache)
 
 
-def _read_labels(path: Path, file: str) -> Mapping[str, Any]:
+def _parse_labels(text: bytes, file: str) -> Mapping[str, Any]:
     try:
-        labels = json.loads(path.read_bytes())["variants"]
+        labels = json.loads(text)["variants"]
         if not isinstance(labels, dict):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError) as error:

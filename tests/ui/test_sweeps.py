@@ -15,9 +15,11 @@ from danlu.jobs.types import JobView
 from danlu.sweeps.labels import make_sweep_labels, make_trial_labels
 from danlu.sweeps.options import create_point_source, execute_sweep, parse_sweep_options
 from danlu.sweeps.report import SweepObjective
+from danlu.sweeps.view_model import describe_best
 from danlu.training.types import ConditionType
 from danlu.ui.html import MAX_TEXT_LENGTH
 from tests.jobs.local.support import spec, submission
+from tests.sweeps.sweep_jobs import LEADER
 from tests.ui.recorded_jobs import RecordedJobs, recorded_view
 from tests.ui.site import make_site, serve, wait_for_part
 
@@ -37,7 +39,7 @@ def grid(count: int, name: str = "tune", **objective: str) -> Iterator[JobView]:
             "depth": str(number % 7),
             "optimizer": ("adam", "sgd", "lion")[number % 3],
         }
-        labels = make_trial_labels(name, point) | make_sweep_labels(measure, count)
+        labels = make_trial_labels(name, point) | make_sweep_labels(measure, count, LEADER)
         loss = 1 / number if number % 2 else 2.0 + number
         yield recorded_view(
             f"{name}-{number:04}", labels, {"loss": loss, "accuracy": 1 - 1 / number}
@@ -70,6 +72,23 @@ async def test_real_sweep_is_ranked_with_the_command_of_its_best_point(
         _, listed = await client.ask("/sweeps")
         assert find_rows(listed) == ["tune"]
         assert "lr=0.3" in listed
+
+
+async def test_values_of_a_pattern_are_read_in_the_logs(
+    home: Path, jobs: LocalJobs, work: Path
+) -> None:
+    options = parse_sweep_options(["x=1,2,3"], pattern="score=([0-9.]+)", goal="max")
+    base = submission(work, spec("echo score=0; echo score={x}.5; exit 0 {x}"), name="tune")
+    report = await execute_sweep(options, create_point_source(options), base=base, jobs=jobs)
+    async with serve(make_site(home, jobs)) as client:
+        _, text = await client.ask("/sweeps/tune")
+        assert find_rows(text) == [trial.name for trial in report.rank_trials()]
+        assert describe_best(report) in text
+        _, text = await client.ask("/sweeps/tune?goal=min")
+        assert find_rows(text) == ["tune-1", "tune-2", "tune-3"]
+    async with serve(make_site(home, jobs, where="kubernetes")) as client:
+        _, text = await client.ask("/sweeps/tune")
+        assert "Its values are in the logs" in text
 
 
 async def test_point_that_ends_changes_the_open_page(home: Path) -> None:
@@ -111,7 +130,7 @@ async def test_thousand_points_are_drawn_once_and_listed_in_parts(home: Path) ->
 
 async def test_markup_in_a_sweep_stays_text(home: Path) -> None:
     labels = make_trial_labels(HOSTILE, {HOSTILE: HOSTILE, "huge": "x" * 100_000})
-    measure = make_sweep_labels(SweepObjective(HOSTILE, pattern=""), 2)
+    measure = make_sweep_labels(SweepObjective(HOSTILE, pattern="("), 2, LEADER)
     views = [
         recorded_view(f"{HOSTILE}-1", {**labels, **measure}, {HOSTILE: 1.0}),
         recorded_view(

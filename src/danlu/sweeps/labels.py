@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from danlu.errors import UsageError
 from danlu.sweeps.report import SweepObjective, parse_objective
 from danlu.sweeps.space import Point
+from danlu.training.types import ReplicaId
 
 _SWEEP, _POINT_PREFIX = "sweep", "sweep."
-_METRIC, _GOAL, _PATTERN, _TOTAL = "sweep-metric", "sweep-goal", "sweep-pattern", "sweep-points"
+_METRIC, _GOAL, _PATTERN = "sweep-metric", "sweep-goal", "sweep-pattern"
+_TOTAL, _LEADER = "sweep-points", "sweep-leader"
 
 
 def make_trial_labels(sweep: str, point: Point) -> dict[str, str]:
@@ -20,10 +22,12 @@ def make_trial_labels(sweep: str, point: Point) -> dict[str, str]:
     return {_SWEEP: sweep, **{f"{_POINT_PREFIX}{key}": value for key, value in point.items()}}
 
 
-def make_sweep_labels(objective: SweepObjective, total: int) -> dict[str, str]:
+def make_sweep_labels(objective: SweepObjective, total: int, leader: ReplicaId) -> dict[str, str]:
     """Return the labels that all jobs of a sweep of ``total`` points have in common."""
-    pattern = {_PATTERN: objective.pattern} if objective.pattern else {}
-    return {_METRIC: objective.metric, _GOAL: objective.goal, _TOTAL: str(total), **pattern}
+    labels = {_METRIC: objective.metric, _GOAL: objective.goal, _TOTAL: str(total)}
+    if objective.pattern:
+        labels |= {_PATTERN: objective.pattern, _LEADER: str(leader)}
+    return labels
 
 
 def read_sweep_name(labels: Mapping[str, str]) -> str:
@@ -38,6 +42,11 @@ def read_point(labels: Mapping[str, str]) -> Point:
         for key, value in labels.items()
         if key.startswith(_POINT_PREFIX)
     }
+
+
+def read_leader(labels: Mapping[str, str]) -> str:
+    """Return the replica whose log has the value, if the sweep compares values of logs."""
+    return labels.get(_LEADER, "")
 
 
 def read_total(labels: Mapping[str, str]) -> int:

@@ -104,11 +104,13 @@ async def execute_sweep(
     """
     parallel = options.parallel or max_parallel_jobs(base.job)
     concurrency = max(1, min(parallel, points.total))
-    labels = {**base.labels, **make_sweep_labels(options.measure, points.total)}
+    framework = find_job_framework(base.job)
+    common = make_sweep_labels(options.measure, points.total, framework.leader(base.job))
+    labels = {**base.labels, **common}
     base = msgspec.structs.replace(base, concurrency=concurrency, labels=labels)
     substituted = frozenset(axis.name for axis in options.axes if axis.substituted)
     digits = len(str(points.total))
-    factory = _TrialFactory(base, find_job_framework(base.job), digits, substituted)
+    factory = _TrialFactory(base, framework, digits, substituted)
     if options.replace:
         for number in range(1, points.total + 1):
             await remove_finished_job(jobs, factory.trial_name(number))

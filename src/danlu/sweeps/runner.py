@@ -198,7 +198,7 @@ class _SweepRunner:
     async def _read_metric(self, trial: SweepTrial, submission: Submission) -> float | None:
         if self._measure.pattern:
             leader = self._leader(submission.job)
-            return await _last_match(self._jobs, trial.name, leader, self._measure.pattern)
+            return await read_last_match(self._jobs, trial.name, leader, self._measure.pattern)
         return trial.progress.metrics.get(self._measure.metric) if trial.progress else None
 
     async def _abort_trial(
@@ -225,7 +225,9 @@ class _SweepRunner:
         return trial
 
 
-async def _last_match(jobs: JobBackend, name: str, leader: ReplicaId, pattern: str) -> float | None:
+async def read_last_match(
+    jobs: JobBackend, name: str, leader: ReplicaId, pattern: str
+) -> float | None:
     """Return the last number in the leader's log that the pattern matches.
 
     A run that diverged has no value, whatever it reported before.

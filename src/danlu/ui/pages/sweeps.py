@@ -10,8 +10,15 @@ from urllib.parse import quote
 from danlu.errors import UsageError
 from danlu.jobs.report import format_shell_line
 from danlu.submission.job_view_model import format_metric
-from danlu.sweeps.labels import read_objective, read_point, read_sweep_name, read_total
-from danlu.sweeps.report import SweepReport, SweepTrial, TrialState
+from danlu.sweeps.labels import (
+    read_leader,
+    read_objective,
+    read_point,
+    read_sweep_name,
+    read_total,
+)
+from danlu.sweeps.report import SweepObjective, SweepReport, SweepTrial, TrialState
+from danlu.sweeps.runner import read_last_match
 from danlu.sweeps.view_model import (
     axis_names,
     count_finished,
@@ -34,6 +41,7 @@ from danlu.ui.html import Html, element, join_html, render_row, render_table
 from danlu.ui.job_catalog import JobFilter, JobRow
 from danlu.ui.parallel_coordinates import render_parallel_coordinates
 from danlu.ui.types import PageContent, PageRequest, Site
+from danlu.util.danlu_program import LOCAL_CONTEXT
 from danlu.util.human import pluralize
 
 _MAX_JOBS, _MAX_POINTS, _ROWS = 2_000, 10_000, 100
@@ -75,6 +83,10 @@ class SweepPage:
     path = "/sweeps/{name}"
     menu = ""
 
+    def __init__(self) -> None:
+        #: The values that a pattern found in the logs of finished jobs.
+        self._values: dict[Hashable, float | None] = {}
+
     async def read_stamp(self, site: Site, request: PageRequest) -> Hashable:
         """Return what changes with the jobs."""
         return site.jobs.read_live_stamp()
@@ -86,15 +98,16 @@ class SweepPage:
         rows = {row.name: row for row in found if read_sweep_name(row.labels) == name}
         if not rows:
             raise UsageError(f"sweep {name} not found", hint="the page Sweeps lists them")
+        objective = _read_objective(rows.values(), query.get("metric", ""), query.get("goal", ""))
         report = _collect_report(
-            rows.values(), metric=query.get("metric", ""), goal=query.get("goal", "")
+            rows.values(), objective, await self._read_values(site, rows.values(), objective)
         )
         start = read_start(query)
         shown = report.rank_trials()[start : start + _ROWS]
         axes = axis_names(report)
         chart = render_parallel_coordinates(report, axes, [trial.name for trial in shown])
         parts = {
-            "head": _render_head(name, report, query),
+            "head": _render_head(name, report, _read_objective(rows.values()), query),
             "best": await _render_best(site, report),
             "chart": element(
                 "div", chart, class_="wide", tabindex="0", role="region", aria_label="Chart"
@@ -111,41 +124,62 @@ class SweepPage:
         }
         return PageContent(f"{name} (sweep)", parts)
 
+    async def _read_values(
+        self, site: Site, rows: Iterable[JobRow], objective: SweepObjective
+    ) -> Mapping[str, float | None]:
+        """Return the values in logs, by job; of this machine only, as a pattern may take long."""
+        if not objective.pattern or site.where != LOCAL_CONTEXT:
+            return {}
+        found = {}
+        for row in rows:
+            key = row.name, row.created, objective.pattern
+            if row.state == "Succeeded" and key not in self._values:
+                view = await site.backend.view(row.name)
+                for replica in view.replicas:
+                    if str(replica.id) == read_leader(row.labels):
+                        self._values[key] = await read_last_match(
+                            site.backend, row.name, replica.id, objective.pattern
+                        )
+            found[row.name] = self._values.get(key)
+        return found
+
 
 def sweep_path(name: str) -> str:
     """Return the path of the page of a sweep."""
     return f"/sweeps/{quote(name, safe='')}"
 
 
-def _collect_report(rows: Iterable[JobRow], *, metric: str = "", goal: str = "") -> SweepReport:
+def _read_objective(rows: Iterable[JobRow], metric: str = "", goal: str = "") -> SweepObjective:
+    return read_objective(next(iter(rows)).labels, metric=metric, goal=goal)
+
+
+def _collect_report(
+    rows: Iterable[JobRow], objective: SweepObjective, values: Mapping[str, float | None]
+) -> SweepReport:
     """Return the report of the jobs of a sweep, by the numbers in their names."""
     ordered = sorted(rows, key=lambda row: (len(row.name), row.name))
-    labels = ordered[0].labels
-    objective = read_objective(labels, metric=metric, goal=goal)
-    trials = tuple(
-        _read_trial(number, row, objective.metric) for number, row in enumerate(ordered, 1)
-    )
-    return SweepReport(objective, trials, max(read_total(labels), len(trials)))
-
-
-def _read_trial(number: int, row: JobRow, metric: str) -> SweepTrial:
-    state: TrialState = _STATES.get(row.state, "Stopped") if row.is_finished else "Running"
-    metrics = row.progress.metrics if row.progress is not None else {}
-    seconds = (row.ended - row.created).total_seconds() if row.ended and row.created else None
-    return SweepTrial(
-        number,
-        read_point(row.labels),
-        row.name,
-        state,
-        metrics.get(metric) if state == "Succeeded" else None,
-        seconds,
-        row.reason if state == "Failed" else "",
-        row.progress,
-    )
+    trials = []
+    for number, row in enumerate(ordered, 1):
+        state: TrialState = _STATES.get(row.state, "Stopped") if row.is_finished else "Running"
+        metrics = row.progress.metrics if row.progress is not None else {}
+        value = values.get(row.name) if objective.pattern else metrics.get(objective.metric)
+        trial = SweepTrial(
+            number,
+            read_point(row.labels),
+            row.name,
+            state,
+            value if state == "Succeeded" else None,
+            (row.ended - row.created).total_seconds() if row.ended and row.created else None,
+            row.reason if state == "Failed" else "",
+            row.progress,
+        )
+        trials.append(trial)
+    total = max(read_total(ordered[0].labels), len(trials))
+    return SweepReport(objective, tuple(trials), total)
 
 
 def _render_sweep_row(name: str, rows: Sequence[JobRow], now: datetime) -> Html:
-    report = _collect_report(rows)
+    report = _collect_report(rows, _read_objective(rows), {})
     best = report.best
     value = format_metric(best.value) if best is not None and best.value is not None else "–"
     failed = sum(trial.state == "Failed" for trial in report.trials)
@@ -164,11 +198,16 @@ def _render_sweep_row(name: str, rows: Sequence[JobRow], now: datetime) -> Html:
 # -- one sweep ------------------------------------------------------------------------------------
 
 
-def _render_head(name: str, report: SweepReport, query: Mapping[str, str]) -> Html:
-    measure = report.measure
-    names = sorted({*report.metric_names(), measure.metric})
-    metrics = [element("option", item, selected=item == measure.metric) for item in names]
-    goals = [element("option", goal, selected=goal == measure.goal) for goal in ("min", "max")]
+def _render_head(
+    name: str, report: SweepReport, own: SweepObjective, query: Mapping[str, str]
+) -> Html:
+    chosen = query.get("metric", "")
+    names = sorted({*report.metric_names(), chosen} - {"", own.metric if not own.pattern else ""})
+    metrics = [element("option", own.title, value="")]
+    metrics += [element("option", item, selected=item == chosen) for item in names]
+    goals = [
+        element("option", goal, selected=goal == report.measure.goal) for goal in ("min", "max")
+    ]
     failed = sum(trial.state == "Failed" for trial in report.trials)
     facts = [
         element("span", f"{count_finished(report)} of {pluralize(report.total, 'point')} finished"),
@@ -188,7 +227,7 @@ def _render_head(name: str, report: SweepReport, query: Mapping[str, str]) -> Ht
 async def _render_best(site: Site, report: SweepReport) -> Html:
     """Return a sentence about the best point, and the command that trains it again."""
     best = report.best
-    if report.measure.pattern:
+    if report.measure.pattern and site.where != LOCAL_CONTEXT:
         found = f"Its values are in the logs ({report.measure.pattern}): danlu train printed them."
         return element("p", found, " Choose a reported metric to compare the points here.")
     sentence = describe_best(report)

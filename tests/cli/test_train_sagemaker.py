@@ -190,6 +190,7 @@ def test_what_the_service_cannot_do_is_refused(
     assert message in result.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_job_and_waits_for_what_it_saves(
     cli: Cli, account: RunningAccount
 ) -> None:
@@ -201,7 +202,7 @@ def test_ctrl_c_stops_the_job_and_waits_for_what_it_saves(
         run.send_signal(signal.SIGINT)
         out, err = run.communicate()
     assert run.returncode == 130, err
-    assert "stopping: waiting" in err
+    assert "stopping: waiting up to 120 s for worker-0 to save" in err
     shown = json.loads(cli("jobs", "show", "stopped", "--format", "json", *ON).out)
     assert shown["state"] == "Stopped"
     assert out == "worker-0 │ saved\n"
@@ -292,6 +293,33 @@ if __name__ == "__main__":
 """
 
 
+CELL = f"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "danlu.notebook")
+options = "--on aws --image {IMAGE} --worker 2 --framework pytorch"
+shell.run_cell("k = 5")
+shell.run_cell(
+    f"%%distributed {{options}} --send k --return x\\n"
+    "import os\\nx = int(os.environ['RANK']) + k\\nprint('in the cell', x)"
+)
+print("returned", shell.user_ns["x"])
+found = shell.run_cell(f"%%distributed {{options}}\\nraise KeyError('gone')")
+print(type(found.error_in_exec).__name__, found.error_in_exec)
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_sends_and_returns_variables(cli: Cli, account: RunningAccount) -> None:
+    Path("cell.py").write_text(CELL)
+    done = subprocess.run([sys.executable, "cell.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "worker-1 │ in the cell 6\n" in done.stdout
+    assert "returned 5\n" in done.stdout
+    assert "failed first: KeyError: 'gone' (line 2 of the cell)" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_function_returns_values_and_exceptions(cli: Cli, account: RunningAccount) -> None:
     Path("call.py").write_text(CALL)
     done = subprocess.run([sys.executable, "call.py"], capture_output=True, text=True, check=False)
@@ -473,6 +501,7 @@ def test_two_jobs_of_one_name_do_not_mix_their_code(
     assert "danlu run" in cli("jobs", "show", "raced", "--command", "worker-0", *ON).out
 
 
+@pytest.mark.slow
 def test_the_guide_works_as_written(account: RunningAccount, cli: Cli, tmp_path: Path) -> None:
     blocks = [
         replace(block, needs="")

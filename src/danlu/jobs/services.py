@@ -12,6 +12,7 @@ from danlu.engine.contexts import ClusterAddress, Context
 from danlu.engine.registry import find_engine
 from danlu.engine.settings import Settings
 from danlu.jobs.types import JobBackend, Submission
+from danlu.training.types import Job
 
 Probe = Callable[[], tuple[bool, str, str]]
 """Returns whether something works, what was found, and what to do; may raise our errors."""
@@ -57,6 +58,10 @@ class JobService:
     def find_registry(self, target: JobTarget, settings: Settings) -> str:
         """Return the registry from which the service pulls images; empty if none is configured."""
         raise NotImplementedError
+
+    def complete_job(self, job: Job) -> Job:
+        """Return the job with what the service gives all jobs, so that waiting for it knows it."""
+        return job
 
     def preview_job(self, submission: Submission, target: JobTarget) -> JobPreview | None:
         """Return what would be sent; None if that is the job's manifest.

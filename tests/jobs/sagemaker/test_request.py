@@ -217,7 +217,8 @@ def test_an_option_that_sagemaker_lacks_is_refused_by_name(option: str, account:
     ("words", "message"),
     [
         (("--grace", "5"), "SageMaker gives programs 120 seconds"),
-        (("--framework", "mpi"), "MPIJob cannot run on SageMaker"),
+        (("--framework", "mpi"), "MPIJob cannot run on SageMaker: its replicas start processes"),
+        (("--framework", "paddle"), "PaddleJob cannot run on SageMaker: its replicas need the IP"),
         (
             ("--framework", "tensorflow", "--ps", "1", "--worker", "2"),
             "TFJob with PS replicas cannot run",
@@ -231,6 +232,20 @@ def test_other_words_without_a_meaning_are_refused(
     result = account(*TRAIN, *("--dry-run",) * ("--dry-run" not in words), *words)
     assert result.code == 2, result.out
     assert message in result.err
+
+
+def test_kinds_of_other_versions_are_refused(account: Cli) -> None:
+    Path("job.yaml").write_text(
+        "{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: demo},"
+        " spec: {runtimeRef: {name: torch-distributed}}}"
+    )
+    result = account("train", "-f", "job.yaml", *ON, *DRY)
+    assert result.code == 2, result.out
+    assert "TrainJob of trainer.kubeflow.org/v1alpha1 cannot run on SageMaker" in result.err
+
+
+def test_the_grace_period_is_that_of_the_service(account: Cli) -> None:
+    assert dry_run(account, *TRAIN, "--grace", "120")
 
 
 MANIFEST = """

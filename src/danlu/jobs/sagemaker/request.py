@@ -31,7 +31,7 @@ from danlu.jobs.trackers import tracker_variables
 from danlu.jobs.types import Submission
 from danlu.lang.functions.sagemaker import SageMakerEntrypoint
 from danlu.oci.registry.clouds import find_cloud
-from danlu.training.framework import Framework
+from danlu.training.framework import FieldRef, Framework
 from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
 from danlu.training.pod_template import expand_references, find_main_container, pod_spec
 from danlu.training.registry import find_job_framework
@@ -64,6 +64,9 @@ INPUT = "/opt/ml/input/data/danlu"
 RESULTS = "/opt/ml/output/data/danlu"
 """Where replicas write what they return; SageMaker packs the directory above."""
 
+GRACE_FIELD, GRACE_SECONDS = "terminationGracePeriodSeconds", 120
+"""How long programs have after SIGTERM."""
+
 JOB_FILE = "job.json"
 """The file of the input with the commands and variables of hosts."""
 
@@ -82,7 +85,7 @@ _NOT_IN_TAGS = re.compile(r"[^\w .:/=+\-@]")
 DEFAULT_DEADLINE = 86400
 _DEFAULT_VOLUME = 30
 
-_POD_FIELDS = {"containers", "restartPolicy"}
+_POD_FIELDS = {"containers", "restartPolicy", GRACE_FIELD}
 _CONTAINER_FIELDS = {
     *("name", "image", "imagePullPolicy", "command", "args"),
     *("env", "workingDir", "resources", "ports"),
@@ -239,14 +242,19 @@ def render_request(
 
 def _check_job(submission: Submission, framework: Framework) -> None:
     job, policy = submission.job, submission.job.run_policy
+    if job.api_version != API_VERSION:
+        raise UsageError(
+            f"{job.kind} of {job.api_version} cannot run on SageMaker",
+            hint=f"write it as a kind of {API_VERSION}, or run it on a cluster",
+        )
     grace = any(
-        pod_spec(spec.template).get("terminationGracePeriodSeconds") is not None
+        pod_spec(spec.template).get(GRACE_FIELD, GRACE_SECONDS) != GRACE_SECONDS
         for spec in job.replicas.values()
     )
     refused = {
         "--queue": bool(submission.queue),
         "--finish-timeout": FINISH_TIMEOUT_ANNOTATION in job.annotations,
-        "--grace (SageMaker gives programs 120 seconds)": grace,
+        f"--grace (SageMaker gives programs {GRACE_SECONDS} seconds)": grace,
         "--clean-pod-policy": policy.clean_pod_policy is not CleanPodPolicy.NONE,
         "runPolicy.ttlSecondsAfterFinished": policy.ttl_seconds_after_finished is not None,
         "runPolicy.schedulingPolicy": policy.scheduling_policy is not None,
@@ -254,14 +262,19 @@ def _check_job(submission: Submission, framework: Framework) -> None:
         "runPolicy.managedBy": policy.managed_by not in ("", framework.manager),
         "elasticPolicy": job.elastic_policy is not None,
         "successPolicy": bool(job.success_policy),
-        f"manifests of {job.api_version}": job.api_version != API_VERSION
-        or bool(submission.manifests),
         "documents other than the job": bool(submission.objects),
     }
     _refuse(name for name, given in refused.items() if given)
     topology = HostTopology(job, framework)
     if not topology.hosts:
         raise UsageError(f"{job.name} has no replicas")
+    variables = framework.build_env(job, next(iter(topology.hosts)), topology)
+    if any(isinstance(value, FieldRef) for _, value in variables):
+        raise UsageError(
+            f"{framework.kind} cannot run on SageMaker: its replicas need the IP address of their"
+            " pod",
+            hint="run the job on a cluster (`--on kubernetes`)",
+        )
     if framework.files(job, topology, ()) or framework.extra_objects(job, topology):
         raise UsageError(
             f"{framework.kind} cannot run on SageMaker: its replicas start processes in one"

@@ -9,9 +9,12 @@ from danlu.engine.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.sagemaker.client import SageMakerJobs
 from danlu.jobs.sagemaker.probes import list_account_probes
-from danlu.jobs.sagemaker.request import render_request
+from danlu.jobs.sagemaker.request import GRACE_FIELD, GRACE_SECONDS, render_request
 from danlu.jobs.services import JobPreview, JobService, JobTarget, Probe
 from danlu.jobs.types import JobBackend, Submission
+from danlu.training.framework import PodTemplate
+from danlu.training.pod_template import change_templates, pod_spec, replace_spec
+from danlu.training.types import Job
 
 
 class SageMakerService(JobService):
@@ -25,6 +28,10 @@ class SageMakerService(JobService):
         """See :class:`~danlu.jobs.services.JobService`."""
         return _find_account(target).find_registry(target.context.region)
 
+    def complete_job(self, job: Job) -> Job:
+        """See :class:`~danlu.jobs.services.JobService`."""
+        return change_templates(job, _add_grace)
+
     def preview_job(self, submission: Submission, target: JobTarget) -> JobPreview:
         """See :class:`~danlu.jobs.services.JobService`."""
         rendered = render_request(submission, _find_account(target), target.context.region)
@@ -33,6 +40,11 @@ class SageMakerService(JobService):
     def list_probes(self, target: JobTarget) -> Mapping[str, Probe]:
         """See :class:`~danlu.jobs.services.JobService`."""
         return list_account_probes(_find_account(target), target.context.region)
+
+
+def _add_grace(template: PodTemplate) -> PodTemplate:
+    """Return the template with the time that programs have after SIGTERM, if it has none."""
+    return replace_spec(template, {GRACE_FIELD: GRACE_SECONDS, **pod_spec(template)})
 
 
 def _find_account(target: JobTarget) -> SageMakerAccount:

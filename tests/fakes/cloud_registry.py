@@ -46,9 +46,9 @@ class CloudProxy:
     ``passwords`` are those that a client may send (with any name), ``refresh_tokens`` those that
     Azure exchanges; ``expire_before`` are methods: before the next request of each, all of them and
     the bearer tokens made from them expire, and ``renewed`` takes their place. ``repositories`` are
-    those that exist in Amazon ECR (None: all). ``denied``, ``immutable`` and ``throttled`` are its
-    other answers; ``realm`` replaces the address of the token server. ``apis`` are hosts that
-    another server of this machine answers for, without a login.
+    those that exist in Amazon ECR (None: all). ``denied``, ``immutable``, ``refused_type`` (of
+    manifests) and ``throttled`` are its other answers; ``realm`` replaces the address of the token
+    server. ``apis`` are hosts that another server of this machine answers for, without a login.
     """
 
     registry: str
@@ -61,6 +61,7 @@ class CloudProxy:
     repositories: set[str] | None = None
     denied: str = ""
     immutable: bool = False
+    refused_type: str = ""
     throttled: int = 0
     realm: str = ""
     expired_status: int = 403
@@ -183,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path and proxy.repositories is not None and repository not in proxy.repositories:
             message = f"The repository with name '{repository}' does not exist in the registry"
             return 404, _describe_error("NAME_UNKNOWN", message), {}
+        if proxy.refused_type and proxy.refused_type in self.headers.get("Content-Type", ""):
+            return 415, _describe_error("UNSUPPORTED", "Unsupported media type of manifest"), {}
         if proxy.immutable and self.command == "PUT" and "/manifests/" in path:
             message = (
                 f"The image tag '1' already exists in the '{repository}' repository and cannot be"

@@ -363,6 +363,16 @@ async def test_immutable_tag_takes_only_the_image_that_it_has(
     assert caught.value.hint == "push under another tag"
 
 
+async def test_media_type_that_the_registry_refuses(
+    clouds: CloudProxy, home: Path, source: TreeLayerSource, tmp_path: Path
+) -> None:
+    clouds.passwords, clouds.refused_type = {"first"}, "application/vnd.oci.image.manifest"
+    write_helper(home / "bin", "ecr-login", """echo '{"Username":"AWS","Secret":"first"}'""")
+    with pytest.raises(OutsideError, match=r"HTTP 415 .* Unsupported media type") as caught:
+        await send(f"{ECR}/team/digits:1", source, tmp_path)
+    assert "--compression gzip" in caught.value.hint
+
+
 async def test_throttling_is_waited_for(
     clouds: CloudProxy, home: Path, source: TreeLayerSource, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from danlu.oci.registry.clouds import (
     find_cloud,
 )
 from danlu.oci.registry.credentials import CredentialHelperError
+from danlu.oci.registry.ecr import create_ecr_client
 from tests.fakes.cloud_registry import write_helper
 
 ECR = "123456789012.dkr.ecr.eu-north-1.amazonaws.com"
@@ -43,6 +44,32 @@ def test_account_and_region_are_those_of_the_host(
     assert cloud is not None
     assert (cloud.kind, cloud.account, cloud.region) == ("ecr", "123456789012", region)
     assert (cloud.is_fips, cloud.is_dualstack) == (is_fips, is_dualstack)
+
+
+@pytest.mark.parametrize(
+    ("host", "endpoint"),
+    [
+        (ECR, "api.ecr.eu-north-1.amazonaws.com"),
+        (
+            "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn",
+            "api.ecr.cn-north-1.amazonaws.com.cn",
+        ),
+        (
+            "123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com",
+            "ecr-fips.us-gov-west-1.amazonaws.com",
+        ),
+        ("123456789012.dkr-ecr.eu-north-1.on.aws", "ecr.eu-north-1.api.aws"),
+        ("public.ecr.aws", "api.ecr-public.us-east-1.amazonaws.com"),
+    ],
+)
+def test_passwords_come_from_the_api_of_the_host(
+    host: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    cloud = find_cloud(host)
+    assert cloud is not None
+    assert create_ecr_client(cloud).meta.endpoint_url == f"https://{endpoint}"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ async def request_ecr_password(host: str, cloud: CloudRegistry) -> tuple[str, st
 
     Raises what :func:`~danlu.util.aws.call_aws` and :func:`~danlu.util.aws.create_aws_client` do.
     """
-    client = await _create_client(cloud)
+    # Its import takes as long as a request.
+    client = await anyio.to_thread.run_sync(create_ecr_client, cloud)
     # Those of a token's principal are its rights in any account, so that ours are asked for.
     which = {"registryIds": [cloud.account]} if cloud.account else {}
     answer = await call_aws(client, "get_authorization_token", **which)
@@ -40,7 +41,7 @@ async def create_ecr_repository(cloud: CloudRegistry, path: str) -> bool:
 
     Raises what :func:`~danlu.util.aws.call_aws` and :func:`~danlu.util.aws.create_aws_client` do.
     """
-    client = await _create_client(cloud)
+    client = await anyio.to_thread.run_sync(create_ecr_client, cloud)
     # The first part of a public name is the alias of the registry, which is that of the account.
     name = path if cloud.account else path.partition("/")[2]
     which = {"registryId": cloud.account} if cloud.account else {}
@@ -53,14 +54,14 @@ async def create_ecr_repository(cloud: CloudRegistry, path: str) -> bool:
     return True
 
 
-async def _create_client(cloud: CloudRegistry) -> Any:
-    def create() -> Any:
-        return create_aws_client(
-            cloud.kind,
-            region=cloud.region,
-            use_fips_endpoint=cloud.is_fips,
-            use_dualstack_endpoint=cloud.is_dualstack,
-        )
+def create_ecr_client(cloud: CloudRegistry) -> Any:
+    """Return a client of the API in the registry's region, by FIPS and IPv6 as its host.
 
-    # Its import takes as long as a request.
-    return await anyio.to_thread.run_sync(create)
+    Raises as :func:`~danlu.util.aws.create_aws_client` does.
+    """
+    return create_aws_client(
+        cloud.kind,
+        region=cloud.region,
+        use_fips_endpoint=cloud.is_fips,
+        use_dualstack_endpoint=cloud.is_dualstack,
+    )

@@ -21,6 +21,8 @@ _TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_ERROR_BODY = 1 << 16
 _MAX_REASON_LENGTH = 300
 _EXPIRED_LOGIN = re.compile(r"token has expired", re.IGNORECASE)
+#: What registries say that do not know OCI's manifests, or layers compressed with zstd.
+_MEDIA_TYPE = re.compile(r"media ?type", re.IGNORECASE)
 #: In the words of Amazon ECR and Artifact Registry.
 _IMMUTABLE_TAG = re.compile(r"immutab", re.IGNORECASE)
 
@@ -100,7 +102,10 @@ async def response_error(response: aiohttp.ClientResponse, *, host: str, what: s
             f"{host} refuses a request of this size for {what}: HTTP 413{reason}",
             hint="raise the limit of the registry's proxy (nginx: client_max_body_size)",
         )
-    return OutsideError(f"{host} returned HTTP {status} for {what}{reason}")
+    hint = ""
+    if status in (400, 405, 415) and _MEDIA_TYPE.search(reason):
+        hint = "--compression gzip is understood by most registries"
+    return OutsideError(f"{host} returned HTTP {status} for {what}{reason}", hint=hint)
 
 
 async def _read_error_message(response: aiohttp.ClientResponse) -> str:

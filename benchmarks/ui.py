@@ -80,6 +80,7 @@ def measure_starts(
             "['live', 'finished'].includes(document.querySelector('#connection').dataset.state)"
         )
         yield "weight", page.evaluate(size) / 1000
+        browser.close_pages()  # each has one of the six connections
         program.stop()
 
 

@@ -119,7 +119,7 @@ def test_restart_of_the_server_loses_and_repeats_no_line(
     written = anyio.run(partial(read_log, jobs))
     assert count == sum(map(len, written.values()))
     for replica, lines in written.items():
-        texts = [text for source, _, _, text in shown if source == replica]
+        texts = [text for source, _, _, text, _ in shown if source == replica]
         assert "\n".join(texts).encode() == b"\n".join(lines)
     browser.complaints.clear()  # that the server did not answer
 

@@ -61,7 +61,7 @@ async def test_log_goes_on_where_it_was_after_a_restart_of_the_server(
                 if len(seen) == 4 * (turn + 1):
                     break
     for index in range(2):
-        texts = [text for source, _, _, text in seen if source == f"worker-{index}"]
+        texts = [text for source, _, _, text, _ in seen if source == f"worker-{index}"]
         wanted = [f"{more}{turn} of {index}" for turn in range(3) for more in ("", "more ")]
         assert texts == wanted
 

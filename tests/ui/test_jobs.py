@@ -112,7 +112,7 @@ async def test_stream_has_each_line_once_across_restarts_of_the_server(
         seen += await read_lines(client, "job", last=last)
     for index in range(2):
         written = [line.data async for line in jobs.logs("job") if line.replica.index == index]
-        shown = [text for source, _, _, text in seen if source == f"worker-{index}"]
+        shown = [text for source, _, _, text, _ in seen if source == f"worker-{index}"]
         assert "\n".join(shown).encode() == b"\n".join(written)
         assert len(shown) == 300
 

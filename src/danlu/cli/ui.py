@@ -144,7 +144,9 @@ async def _serve_pages(
         address = f"{'https' if tls else 'http'}://{shown}:{actual}{page}#token={policy.token}"
         run.terminal.write_stdout(address)
         run.terminal.info("open this address in a browser; Ctrl-C ends the page")
-        if opens and run.terminal.out_is_terminal:
+        # Every user of the machine sees the arguments of the browser. On this machine the token is
+        # of no use to them (danlu.ui.security).
+        if opens and run.terminal.out_is_terminal and not policy.host:
             click.launch(address)
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:

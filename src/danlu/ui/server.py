@@ -409,10 +409,11 @@ def _render_batch(batch: LogBatch) -> Mapping[str, object]:
     }
 
 
-def _render_line(line: LogLine) -> tuple[str, int, str, str]:
+def _render_line(line: LogLine) -> tuple[str, int, str, str, bool]:
     """Return a line as the script shows it; escaping is the browser's, which sets it as text."""
     time = line.time.isoformat(timespec="milliseconds")
-    return str(line.replica), line.attempt, time, clean_text(decode_log_line(line))
+    text = clean_text(decode_log_line(line))
+    return str(line.replica), line.attempt, time, text, line.is_transient
 
 
 def _json_response(data: object) -> web.Response:

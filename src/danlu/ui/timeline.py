@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from danlu.jobs.local.log_index import AttemptSpan, MergedLogIndex
+from danlu.jobs.local.log_index import AttemptSpan
 from danlu.jobs.types import JobView, ReplicaView
 from danlu.submission.job_view_model import StateStyle, state_style
+from danlu.training.types import ReplicaId
 from danlu.ui.html import Html, element, render_wide
 from danlu.util.human import format_duration
 
-_MAX_REPLICAS = 64
 _LABEL, _WIDTH, _ROW, _BAR = 110, 900, 20, 12
 
 
@@ -27,7 +27,7 @@ class TimelineBar(msgspec.Struct, frozen=True):
 
 
 def list_bars(
-    view: JobView, replica: ReplicaView, spans: Sequence[AttemptSpan], now: datetime
+    replica: ReplicaView, spans: Sequence[AttemptSpan], now: datetime
 ) -> list[TimelineBar]:
     """Return the attempts of a replica: the last one by its view, others by what they printed."""
     bars = [
@@ -59,14 +59,16 @@ def list_bars(
 
 
 def render_timeline(
-    view: JobView, index: MergedLogIndex | None, *, now: datetime | None = None
+    view: JobView,
+    replicas: Sequence[ReplicaView],
+    spans: Mapping[ReplicaId, Sequence[AttemptSpan]],
 ) -> Html:
-    """Return the picture; empty if no replica has started."""
-    now = now or datetime.now(UTC)
-    rows = []
-    for replica in view.replicas[:_MAX_REPLICAS]:
-        spans = index.list_attempts(replica.id) if index is not None else ()
-        rows.append((replica, list_bars(view, replica, spans, now)))
+    """Return the picture of these replicas; empty if none has started.
+
+    ``spans`` are the attempts of those that were restarted.
+    """
+    now = datetime.now(UTC)
+    rows = [(replica, list_bars(replica, spans.get(replica.id, ()), now)) for replica in replicas]
     bars = [bar for _, found in rows for bar in found]
     if not bars:
         return Html()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
@@ -11,15 +11,19 @@ from danlu.errors import UsageError
 from danlu.jobs.backends import list_run_names
 from danlu.jobs.first_failure import explain_first_failure
 from danlu.jobs.local.job_directory import EventRecord
+from danlu.jobs.local.log_index import AttemptSpan
 from danlu.jobs.report import format_on_option, format_shell_line
-from danlu.jobs.types import JobView, Submission
+from danlu.jobs.types import JobView, ReplicaView, Submission
 from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
     elapsed_seconds,
     format_metrics,
     replica_row,
+    summarize_hidden,
+    visible_replicas,
 )
 from danlu.submission.metric_charts import MetricHistory, render_svg
+from danlu.training.types import ReplicaId
 from danlu.ui.components import (
     job_path,
     render_command,
@@ -81,11 +85,15 @@ class JobPage:
 
 async def render_job_parts(site: Site, view: JobView) -> Mapping[str, Html]:
     """Return the parts of the page that need no script."""
-    with await site.logs.open_index(view.name) as index:
-        timeline = render_timeline(view, index)
+    shown = visible_replicas(view.replicas, _MAX_REPLICAS)
+    restarted = [str(replica.id) for replica in shown if replica.attempt]
+    spans: Mapping[ReplicaId, Sequence[AttemptSpan]] = {}
+    if restarted:
+        with await site.logs.open_index(view.name, restarted) as index:
+            spans = {replica.id: index.list_attempts(replica.id) for replica in shown}
     return {
-        "replicas": _render_replicas(view),
-        "timeline": timeline,
+        "replicas": _render_replicas(view, shown),
+        "timeline": render_timeline(view, shown, spans),
         "curves": _render_charts(view),
     }
 
@@ -120,7 +128,7 @@ async def _render_runs(site: Site, view: JobView) -> Html:
     return element("p", "Earlier runs: ", links, class_="dim facts") if links else Html()
 
 
-def _render_replicas(view: JobView) -> Html:
+def _render_replicas(view: JobView, shown: Sequence[ReplicaView]) -> Html:
     rows = [
         element(
             "tr",
@@ -130,9 +138,13 @@ def _render_replicas(view: JobView) -> Html:
             ],
             data_key=str(replica.id),
         )
-        for replica in view.replicas[:_MAX_REPLICAS]
+        for replica in shown
     ]
-    return render_table(REPLICA_COLUMNS, rows, caption="Replicas") if rows else Html()
+    if not rows:
+        return Html()
+    table = render_table(REPLICA_COLUMNS, rows, caption="Replicas")
+    hidden = summarize_hidden(view.replicas, _MAX_REPLICAS)
+    return join_html((table, element("p", hidden, class_="dim") if hidden else None))
 
 
 def _render_charts(view: JobView) -> Html:

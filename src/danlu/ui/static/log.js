@@ -179,7 +179,8 @@ export class LogPane {
         row.className = index === this.hit ? "line hit" : "line";
         row.dataset.index = index;
         if (!line) return row;
-        const [source, attempt, time, text] = line;
+        const [source, attempt, time, text, isTransient] = line;
+        if (isTransient) row.classList.add("dim"); // a state of a progress bar
         const prefix = document.createElement("span");
         prefix.className = `source r${this.sources.indexOf(source) % 6}`;
         prefix.textContent = `${source}${attempt ? `·${attempt}` : ""} │ `;

@@ -17,7 +17,7 @@ from danlu.jobs.types import JobView, ReplicaView, Submission
 from danlu.submission.job_view_model import (
     REPLICA_COLUMNS,
     elapsed_seconds,
-    format_metrics,
+    format_metric,
     replica_row,
     summarize_hidden,
     visible_replicas,
@@ -108,7 +108,10 @@ def render_job_head(view: JobView, *, actions: bool) -> Html:
         element("span", f"{view.kind} ({view.framework})"),
         element("span", format_duration(seconds)) if seconds is not None else None,
         render_progress(progress, is_finished=view.finished) if progress else None,
-        element("span", format_metrics(progress)) if progress and progress.metrics else None,
+        *(
+            element("span", element("span", name, class_="dim"), f" {format_metric(value)}")
+            for name, value in list(progress.metrics.items() if progress else ())[:_MAX_CHARTS]
+        ),
     ]
     return join_html(
         (

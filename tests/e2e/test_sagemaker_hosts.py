@@ -77,9 +77,11 @@ def test_ranks_are_those_of_a_job_on_this_machine(
 
 
 ALONE = ("--network", "none", "--add-host", "algo-1:127.0.0.1")
+# Longer than mpirun lets its ranks live.
 WAITS = """
-import signal, sys
+import signal, sys, time
 def save(*_):
+    time.sleep(2)
     open("/opt/ml/checkpoints/saved", "w").close()
     sys.exit(5)
 signal.signal(signal.SIGTERM, save)
@@ -169,6 +171,18 @@ def test_sigterm_lets_the_program_save_and_its_exit_code_is_that_of_the_host(
     assert not (tmp_path / "algo-1" / "output" / "failure").exists()
 
 
+@pytest.mark.slow
+def test_sigterm_lets_ranks_of_mpi_save(docker: Engine, image: str, tmp_path: Path) -> None:
+    hyperparameters = {"sagemaker_mpi_enabled": "true"}
+    code = run_python(WAITS)
+    with start_hosts(docker, image, tmp_path, 2, hyperparameters, *code) as hosts:
+        wait_for(lambda: read_log(docker, hosts[0]).count("ready") == 2)
+        docker("stop", "--timeout", "60", *hosts)
+        codes = [wait_for_exit(docker, host) for host in hosts]
+    assert codes == [5, 0]
+    assert all((tmp_path / host / "checkpoints" / "saved").exists() for host in hosts)
+
+
 def test_other_hosts_of_mpi_end_with_the_first_one(
     docker: Engine, image: str, tmp_path: Path
 ) -> None:
@@ -212,6 +226,7 @@ print(urllib.request.urlopen(request).read().decode())
 """
 
 
+@pytest.mark.slow
 def test_packed_image_serves_and_refuses_to_train(
     project: Project, docker: Engine, tmp_path: Path
 ) -> None:

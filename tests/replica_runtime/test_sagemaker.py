@@ -133,6 +133,17 @@ def test_host_that_does_not_resolve_is_a_failure(base: Path) -> None:
         ("hyperparameters", '{"a": "x\\u0000"}', "'a' cannot be a variable"),
         ("hyperparameters", '{"a=b": "1"}', "'a=b' cannot be a variable"),
         ("hyperparameters", json.dumps({"a": "x" * 200_000}), "more than Linux's 131071"),
+        ("hyperparameters", '{"a": "\\ud800"}', "is not valid text"),
+        (
+            "hyperparameters",
+            '{"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "-1"}',
+            "sagemaker_mpi_num_of_processes_per_host cannot be -1",
+        ),
+        (
+            "hyperparameters",
+            '{"sagemaker_mpi_enabled": "true", "sagemaker_mpi_custom_mpi_options": "-x \'a"}',
+            "invalid sagemaker_mpi_custom_mpi_options: No closing quotation",
+        ),
         ("resourceconfig", '{"hosts": ["a", 5], "current_host": "a"}', "hosts are ['a', 5]"),
         ("resourceconfig", '{"hosts": ["a", "a"], "current_host": "a"}', "hosts are ['a', 'a']"),
         (
@@ -171,10 +182,19 @@ def test_answer_of_neuron_ls_that_cannot_be_read_is_a_failure(base: Path, answer
     assert read_failure(base).startswith("cannot read the answer")
 
 
-def test_command_that_is_not_json_is_a_failure(base: Path) -> None:
-    code, _, err = finish(start(base, "train", DANLU_TRAIN_COMMAND="python train.py"))
+@pytest.mark.parametrize("command", ["python train.py", '"ls"', '{"a": 1}', '["a", 1]'])
+def test_command_that_is_not_a_list_of_words_is_a_failure(base: Path, command: str) -> None:
+    code, _, err = finish(start(base, "train", DANLU_TRAIN_COMMAND=command))
     assert (code, err.count("\n")) == (1, 2)
-    assert "error: invalid DANLU_TRAIN_COMMAND: 'python train.py'" in err
+    assert f"error: invalid DANLU_TRAIN_COMMAND: {command!r}" in err
+
+
+@pytest.mark.parametrize("limit", ["1.5", "-1", "²", "9" * 400])
+def test_time_limit_that_is_not_a_number_of_seconds_is_a_failure(base: Path, limit: str) -> None:
+    process = start(base, "train", program="print(1)", DANLU_HOST_TIMEOUT=limit)
+    code, _, err = finish(process)
+    assert (code, err.count("\n")) == (1, 2)
+    assert f"error: invalid DANLU_HOST_TIMEOUT: {limit!r}" in err
 
 
 def test_mpi_of_one_host_runs_its_processes(base: Path) -> None:

@@ -9,6 +9,7 @@ The program is copied into images next to ``sagemaker.py``.
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ HOST_TIMEOUT = "DANLU_HOST_TIMEOUT"
 _RETRY_SECONDS = 0.2
 _DRAIN_SECONDS = 5
 _MAX_REQUEST = 4 << 20
+_RANK = re.compile(b"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=")
 # Options of ssh(1) that are followed by a value.
 _VALUE_OPTIONS = "BbcDEeFIiJLlmOoPpQRSWw"
 
@@ -54,8 +56,14 @@ def launch(port: int, hosts: "list[str]", command: "list[str]") -> int:
     except OSError as error:
         print(f"error: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
+
+    def stop(number: int, _: Any) -> None:
+        # mpirun would kill them a second later.
+        if not signal_ranks(number):
+            process.send_signal(number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: process.send_signal(received))
+        signal.signal(number, stop)
     code = process.wait()
     code = code if code >= 0 else 128 - code
     for connection in connections:
@@ -66,10 +74,9 @@ def launch(port: int, hosts: "list[str]", command: "list[str]") -> int:
 
 def wait_for_launcher(port: int, first: str) -> int:
     """Execute commands until the first host's command has ended; return the exit code."""
-    signals = []  # type: list[int]
     for number in (signal.SIGTERM, signal.SIGINT):
-        # The first host gets the signal, too, and ends the processes here.
-        signal.signal(number, lambda received, _: signals.append(received))
+        # The first host gets the signal, too; this one ends with it.
+        signal.signal(number, lambda received, _: signal_ranks(received))
     messages = queue.Queue()  # type: queue.Queue[str]
     commands = []  # type: list[threading.Thread]
     with socket.socket() as server:
@@ -90,8 +97,6 @@ def wait_for_launcher(port: int, first: str) -> int:
             kind = messages.get()
         for thread in commands:
             thread.join(_DRAIN_SECONDS)  # so that the first host gets their exit codes
-    if signals:
-        return 128 + signals[0]
     if kind == "ended":
         # The first host reports the failure of its command.
         return 0
@@ -113,6 +118,22 @@ def execute_on_host(port: int, words: "list[str]") -> int:
         print(f"error: cannot execute a command on {host}: {error}", file=sys.stderr)
         return 255
     return int(answer["code"])
+
+
+def signal_ranks(number: int) -> bool:
+    """Send a signal to MPI's processes on this host; return whether there are any."""
+    parents = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+            if _RANK.search(environ.read()):
+                with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+                    parents[pid] = stat.read().rpartition(")")[2].split()[1]
+    # A rank signals its own children, if they need to know.
+    ranks = [pid for pid, parent in parents.items() if parent not in parents]
+    for pid in ranks:
+        with suppress(OSError):
+            os.kill(int(pid), number)
+    return bool(ranks)
 
 
 def connect_to_host(host: str, port: int, end: float) -> socket.socket:
@@ -153,7 +174,10 @@ def _accept_connections(
             connection, (address, *_) = server.accept()
         except OSError:
             return  # closed
-        if address not in socket.gethostbyname_ex(first)[2]:
+        known = []  # type: list[str]
+        with suppress(OSError):  # its name is gone with it
+            known = socket.gethostbyname_ex(first)[2]
+        if address not in known:
             print(f"warning: refused a connection from {address}: not {first}", file=sys.stderr)
             connection.close()
             continue

@@ -125,12 +125,13 @@ def train(base: str) -> int:
         environment = build_rendezvous(properties, framework, _FILES)
         environment.update(os.environ)
         environment.update(variables)
+        started = command
         if framework == "mpi":
-            command = build_mpi_command(command, properties, _FILES)
+            started = build_mpi_command(command, properties, _FILES)
         if directory:  # for programs in a subdirectory
             paths = filter(None, (directory, environment.get("PYTHONPATH")))
             environment["PYTHONPATH"] = os.pathsep.join(paths)
-        code, stopped, lines = run_program(command, directory, environment)
+        code, stopped, lines = run_program(started, directory, environment)
     except (StartError, OSError) as error:
         write_result(base, "failure", f"{place}{error}")
         return _print_error(error)
@@ -310,9 +311,11 @@ def choose_command(
     if not name:
         text = os.environ.get(COMMAND, "[]")
         try:
-            command = [str(word) for word in json.loads(text)]
-        except (ValueError, TypeError):
-            raise StartError(f"invalid {COMMAND}: {text!r}", "set a list in JSON") from None
+            command = json.loads(text)
+        except ValueError:
+            command = None
+        if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+            raise StartError(f"invalid {COMMAND}: {text!r}", "set a list of words in JSON")
         if not command:
             hint = "set SAGEMAKER_PROGRAM, or a command of the image"
             raise StartError("no program to run", hint)
@@ -421,19 +424,21 @@ def build_mpi_command(
         fill_template(word, properties, directory)
         for word in _read_object(f"{_DIRECTORY}/node_templates.json")["mpi"]["command"]
     ]
-    number = extra.get("sagemaker_mpi_num_processes")
+    number = _read_number(extra, "sagemaker_mpi_num_processes")
     if number:
         words[words.index("-np") + 1] = str(number)
-    options = re.sub(
-        r"--NCCL_DEBUG[ =](\S+)", r"-x NCCL_DEBUG=\1", str(extra.get(_MPI_OPTIONS) or "")
-    )
+    text = str(extra.get(_MPI_OPTIONS) or "")
+    try:
+        options = shlex.split(re.sub(r"--NCCL_DEBUG[ =](\S+)", r"-x NCCL_DEBUG=\1", text))
+    except ValueError as error:
+        raise StartError(f"invalid {_MPI_OPTIONS}: {error}: {text!r}") from error
     return [
         *program,
         "launch",
         _MPI_PORT,
         ",".join(nodes[1:]),
         *words,
-        *shlex.split(options),
+        *options,
         *command,
     ]
 
@@ -444,7 +449,7 @@ def wait_for_hosts(hosts: "list[str]") -> int:
     Raises :class:`StartError` after the time limit.
     """
     limit = os.environ.get(HOST_TIMEOUT, "900")
-    if not limit.isdigit():
+    if not re.fullmatch("[0-9]{1,8}", limit):
         raise StartError(f"invalid {HOST_TIMEOUT}: {limit!r}", "set a number of seconds")
     end = time.monotonic() + int(limit)
     waiting = list(hosts)
@@ -474,7 +479,11 @@ def run_program(
     texts = [(f"the argument {word[:20]!r}…", word) for word in command]
     texts.extend((f"the variable {name}", f"{name}={environment[name]}") for name in environment)
     for shown, text in texts:
-        length = len(os.fsencode(text))
+        try:
+            length = len(os.fsencode(text))
+        except UnicodeError as error:
+            message = f"cannot start {command[0]}: {shown!a} is not valid text"
+            raise StartError(message) from error
         if length > _MAX_STRING:
             message = f"cannot start {command[0]}: {shown} has {length} bytes, more than Linux's"
             hint = "put long hyperparameters in a file of a channel"
@@ -560,11 +569,16 @@ def _list_nodes(properties: "dict[str, Any]") -> "list[str]":
 
 def _count_slots(properties: "dict[str, Any]") -> int:
     """Return the number of MPI's processes on each host."""
-    number = properties["additional_framework_parameters"].get(_MPI_SLOTS)
-    try:
-        return int(number or properties["num_gpus"] or properties["num_neurons"] or 1)
-    except (TypeError, ValueError):
-        raise StartError(f"{_MPI_SLOTS} cannot be {number!r}", "set a number") from None
+    number = _read_number(properties["additional_framework_parameters"], _MPI_SLOTS)
+    return int(number or properties["num_gpus"] or properties["num_neurons"] or 1)
+
+
+def _read_number(settings: "dict[str, Any]", name: str) -> int:
+    """Return a number of processes, 0 if there is none."""
+    value = settings.get(name) or 0
+    if not re.fullmatch("[0-9]{1,6}", str(value)):
+        raise StartError(f"{name} cannot be {value!r}", "set a number")
+    return int(value)
 
 
 def _read_object(path: str) -> "dict[str, Any]":

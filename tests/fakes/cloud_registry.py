@@ -62,6 +62,7 @@ class CloudProxy:
     denied: str = ""
     immutable: bool = False
     refused_type: str = ""
+    fails_to_cancel: bool = False
     throttled: int = 0
     realm: str = ""
     expired_status: int = 403
@@ -177,6 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return proxy.expired_status, _describe_error("DENIED", EXPIRED), {}
             message = "authentication required"
             return 401, _describe_error("UNAUTHORIZED", message), self._challenge(kind)
+        if proxy.fails_to_cancel and self.command == "DELETE":
+            return 500, _describe_error("UNKNOWN", "internal error"), {}
         path = urlsplit(self.path).path.removeprefix("/v2/")
         repository = path.partition("/blobs/")[0].partition("/manifests/")[0]
         if proxy.denied and self.command not in ("GET", "HEAD"):

@@ -52,7 +52,7 @@ EVIL = "registry.evil.example"
 API = "api.ecr.eu-north-1.amazonaws.com"
 LINUX = Platform("linux", "amd64")
 #: The server of AWS's APIs that simulates ECR, with what it needs for that.
-MOTO = ("moto==5.2.5", "flask", "flask-cors")
+MOTO = ("moto==5.2.5", "flask==3.1.3", "flask-cors==6.0.5")
 NO_SETTINGS = Configuration()
 UseAws = Callable[[AwsEndpoint], None]
 #: Fields of an answer of a helper, which asks for a new one with each call.
@@ -371,6 +371,15 @@ async def test_media_type_that_the_registry_refuses(
     with pytest.raises(OutsideError, match=r"HTTP 415 .* Unsupported media type") as caught:
         await send(f"{ECR}/team/digits:1", source, tmp_path)
     assert "--compression gzip" in caught.value.hint
+
+
+async def test_upload_that_cannot_be_cancelled_does_not_matter(
+    clouds: CloudProxy, home: Path, source: TreeLayerSource, tmp_path: Path
+) -> None:
+    clouds.passwords, clouds.fails_to_cancel = {"first"}, True
+    write_helper(home / "bin", "ecr-login", """echo '{"Username":"AWS","Secret":"first"}'""")
+    await send(f"{ECR}/team/digits:1", source, tmp_path)
+    assert [request.status for request in clouds.requests("DELETE")] == [500]
 
 
 async def test_throttling_is_waited_for(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -263,10 +264,10 @@ class Registry:
             headers={"Content-Length": "0"},
             ok=(202,),
         ) as response:
-            if "Location" in response.headers:
-                await self._cancel_upload(
-                    response.url.join(URL(response.headers["Location"], encoded=True)), scope
-                )
+            location = URL(response.headers.get("Location", ""), encoded=True)
+            # The registry expires it, too.
+            with suppress(OutsideError):
+                await self._cancel_upload(response.url.join(location), scope)
 
     async def push_blob(
         self,

@@ -448,6 +448,14 @@ def test_a_request_that_the_account_refuses_is_explained(
     assert hint in result.err
 
 
+def test_a_list_without_its_bucket_is_explained(cli: Cli, account: RunningAccount) -> None:
+    create_context(cli, "nowhere", "nobody-has-it")
+    result = cli("jobs", "ls", "--on", "nowhere")
+    assert result.code == 3
+    assert "bucket nobody-has-it not found (NoSuchBucket)" in result.err
+    assert "aws s3 mb s3://nobody-has-it" in result.err
+
+
 def test_a_failed_submission_leaves_nothing(cli: Cli, account: RunningAccount) -> None:
     create_context(cli, "big", BUCKET, "--instance-type", "ml.p5.48xlarge")
     assert cli(*TRAIN[:-1], "big", "--name", "never").code == 3

@@ -12,6 +12,7 @@ from danlu.engine.contexts import SageMakerAccount
 from danlu.errors import TemporaryError, UsageError
 from danlu.jobs.sagemaker import client
 from danlu.jobs.sagemaker.client import SageMakerJobs
+from danlu.util.aws import AwsError
 from danlu.util.backoff import ExponentialBackoff
 from tests.fakes.sagemaker import BUCKET, ROLE
 
@@ -75,3 +76,19 @@ def test_a_job_with_another_output_is_not_ours(output: str) -> None:
     for call in ("view", "stop", "remove"):
         with pytest.raises(UsageError, match="not found in aws"):
             anyio.run(getattr(OtherJobs(), call), "demo")
+
+
+def test_objects_that_may_not_be_deleted_end_the_removal() -> None:
+    class LockedJobs(UnsteadyJobs):
+        async def _send_request(self, service: str, operation: str, **parameters: Any) -> Any:
+            if operation == "list_objects_v2":
+                return {"Contents": [{"Key": f"{parameters['Prefix']}a"}]}
+            if operation == "delete_objects":
+                return {"Errors": [{"Code": "AccessDenied", "Message": "not\x1b[31m allowed"}]}
+            if service == "logs":
+                return {"logStreams": []}
+            return {**JOB, "TrainingJobStatus": "Completed"}
+
+    with pytest.raises(AwsError, match=r"s3:DeleteObject \(AccessDenied\): not allowed") as caught:
+        anyio.run(LockedJobs().remove, "demo")
+    assert "s3:DeleteObject" in caught.value.hint

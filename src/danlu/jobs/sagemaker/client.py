@@ -20,7 +20,7 @@ from anyio import to_thread
 
 from danlu.engine.contexts import SageMakerAccount
 from danlu.errors import DanluError, TemporaryError, UsageError
-from danlu.jobs.sagemaker.log_reader import LOG_GROUP, JobLogReader
+from danlu.jobs.sagemaker.log_reader import LOG_GROUP, JobLogReader, list_log_streams
 from danlu.jobs.sagemaker.output import CHECKPOINTS, collect_results, fetch_output
 from danlu.jobs.sagemaker.request import (
     CHECKPOINTS_PREFIX,
@@ -29,7 +29,7 @@ from danlu.jobs.sagemaker.request import (
     TrainingRequest,
     render_request,
 )
-from danlu.jobs.sagemaker.views import build_view, read_replicas
+from danlu.jobs.sagemaker.views import build_view, clean_text, read_replicas
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
 from danlu.training.types import ReplicaId
 from danlu.util.aws import AwsError, call_aws, create_aws_client, translate_aws_errors
@@ -69,7 +69,23 @@ class SageMakerJobs:
         if client is None:
             create = partial(create_aws_client, service, region=self._region)
             client = self._clients[service] = await to_thread.run_sync(create)
-        return await call_aws(client, operation, **parameters)
+        try:
+            return await call_aws(client, operation, **parameters)
+        except AwsError as error:
+            if service == "s3":
+                self._explain_bucket(error)
+            raise
+
+    def _explain_bucket(self, error: AwsError) -> None:
+        """Say what to do about the bucket; requests that only ask for it get no reason."""
+        bucket = self._account.bucket
+        if error.code in ("404", "NoSuchBucket"):
+            error.message = f"bucket {bucket} not found (NoSuchBucket)"
+            error.hint = f"`aws s3 mb s3://{bucket} --region {self._region}` creates it"
+        elif error.code in ("403", "AccessDenied"):
+            if error.code == "403":
+                error.message = f"you may not use bucket {bucket} (AccessDenied)"
+            error.hint = "allow s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject"
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -96,16 +112,7 @@ class SageMakerJobs:
     async def _check_bucket(self) -> None:
         """Raise if the bucket does not exist, may not be used, or is in another region."""
         bucket = self._account.bucket
-        try:
-            answer = await self._send_request("s3", "head_bucket", Bucket=bucket)
-        except AwsError as error:
-            if error.code == "404":
-                error.message = f"bucket {bucket} not found (NoSuchBucket)"
-                error.hint = f"`aws s3 mb s3://{bucket} --region {self._region}` creates it"
-            elif error.code == "403":
-                error.message = f"you may not use bucket {bucket} (AccessDenied)"
-                error.hint = "allow s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject"
-            raise
+        answer = await self._send_request("s3", "head_bucket", Bucket=bucket)
         region = answer.get("BucketRegion") or self._region
         if region != self._region:
             raise UsageError(
@@ -329,12 +336,8 @@ class SageMakerJobs:
         if not build_view(job, where=self.where).finished:
             hint = f"stop it with `danlu jobs stop {name} --on {self.where}`"
             raise UsageError(f"job {name} is still running", hint=hint)
-        answer = await self._read_logs(
-            "describe_log_streams", logGroupName=LOG_GROUP, logStreamNamePrefix=f"{name}/"
-        )
-        for stream in answer["logStreams"]:
-            await self._send_request(
-                "logs",
+        for stream in await list_log_streams(self._read_logs, name):
+            await self._read_logs(
                 "delete_log_stream",
                 logGroupName=LOG_GROUP,
                 logStreamName=stream["logStreamName"],
@@ -355,9 +358,16 @@ class SageMakerJobs:
             keys = [{"Key": found["Key"]} for found in answer.get("Contents") or ()]
             if not keys:
                 return
-            await self._send_request(
+            deleted = await self._send_request(
                 "s3", "delete_objects", Bucket=bucket, Delete={"Objects": keys}
             )
+            # Refusals are listed in an answer that succeeds.
+            for refused in deleted.get("Errors") or ():
+                code = str(refused.get("Code"))
+                reason = clean_text(str(refused.get("Message") or code))
+                error = AwsError(f"AWS refused s3:DeleteObject ({code}): {reason}", code=code)
+                self._explain_bucket(error)
+                raise error
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
         """Raise :class:`UsageError`: a training job cannot be suspended."""

@@ -27,6 +27,18 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 """Calls an operation of CloudWatch Logs; raises :class:`~danlu.util.aws.AwsError`."""
 
 
+async def list_log_streams(call: Call, name: str) -> Sequence[Mapping[str, Any]]:
+    """Return the streams of a job, as CloudWatch describes them."""
+    found: list[Mapping[str, Any]] = []
+    parameters = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/"}
+    while True:
+        answer = await call("describe_log_streams", **parameters)
+        found += answer.get("logStreams") or ()
+        if not answer.get("nextToken"):
+            return found
+        parameters["nextToken"] = answer["nextToken"]
+
+
 @dataclass
 class _HostStream:
     replica: ReplicaId
@@ -93,17 +105,11 @@ class JobLogReader:
     async def _find_streams(self) -> None:
         pattern = re.compile(rf"{re.escape(self._name)}/(algo-\d+)-\d+")
         found: list[tuple[int, str, str]] = []
-        parameters = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{self._name}/"}
-        while True:
-            answer = await self._call("describe_log_streams", **parameters)
-            for stream in answer.get("logStreams") or ():
-                match = pattern.fullmatch(str(stream["logStreamName"]))
-                if match and match[1] in self._hosts:
-                    created = int(stream.get("creationTime") or 0)
-                    found.append((created, match[0], match[1]))
-            if not answer.get("nextToken"):
-                break
-            parameters["nextToken"] = answer["nextToken"]
+        for stream in await list_log_streams(self._call, self._name):
+            match = pattern.fullmatch(str(stream["logStreamName"]))
+            if match and match[1] in self._hosts:
+                created = int(stream.get("creationTime") or 0)
+                found.append((created, match[0], match[1]))
         attempts: dict[str, int] = {}
         for _, name, host in sorted(found):
             attempt = attempts.get(host, 0)

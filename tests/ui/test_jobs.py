@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from danlu.jobs.local.client import LocalJobs
 from danlu.training.types import RestartPolicy
 from danlu.ui.export import export_job
 from danlu.ui.pages.compare import split_options
-from tests.jobs.local.support import runs, spec, submission, wait_for_view
+from tests.jobs.local.support import runs, spec, submission, supervisor_of, wait_for_view
 from tests.ui.site import act_on, make_site, read_lines, serve, wait_for_part
 
 pytestmark = pytest.mark.anyio
@@ -220,3 +222,22 @@ async def test_export_is_one_file_without_scripts_and_secrets(
     assert "worker-0 failed first" in html
     for wrong in ("<script", "src=", 'href="/static', "do-not-tell-anyone", "<button"):
         assert wrong not in html
+
+
+async def test_job_whose_supervisor_died_is_lost_on_an_open_page(
+    home: Path, jobs: LocalJobs, work: Path
+) -> None:
+    await submit(jobs, work, "sleep 600")
+    await wait_for_view(jobs, runs(1))
+    async with (
+        serve(make_site(home, jobs)) as client,
+        aclosing(client.events("/-/live/")) as events,
+    ):
+        assert "Running" in (await anext(events)).data["table"]
+        os.kill(supervisor_of(home), signal.SIGKILL)
+        async for event in events:
+            if "Lost" in event.data.get("table", ""):
+                break
+        _, text = await client.ask("/jobs/job")
+        assert "its supervisor died" in text
+        assert "Run again" in text

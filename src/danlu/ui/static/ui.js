@@ -87,6 +87,7 @@ function patchNode(known, wanted) {
 // -- actions and filters ------------------------------------------------------------------------
 
 const MESSAGE_MILLISECONDS = 15_000;
+const FILTER_MILLISECONDS = 150;
 
 function showMessage(text) {
     message.textContent = text;
@@ -137,7 +138,9 @@ function applyFilters(form) {
     const query = new URLSearchParams();
     for (const [name, value] of new FormData(form)) if (value) query.set(name, value);
     history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
-    live.restart();
+    // Not for each letter that is typed.
+    clearTimeout(form.timer);
+    form.timer = setTimeout(() => live.restart(), FILTER_MILLISECONDS);
 }
 
 // The link to compare the jobs that are marked, of all pages of the table that were seen.

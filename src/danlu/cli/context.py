@@ -51,7 +51,7 @@ current directory. `--on` selects a context for one command.""",
     "--engine",
     required=True,
     metavar="ENGINE",
-    help="ssh://HOST, kubernetes:CONTEXT/NAMESPACE, sagemaker:REGION, docker-container://NAME.",
+    help="ssh://HOST, kubernetes:CONTEXT, sagemaker:REGION, docker-container://NAME.",
 )
 @click.option(
     "--image", default="", metavar="IMAGE", help="Image of a docker-container; default: Debian."

@@ -309,7 +309,7 @@ def submit(*args: str, **options: Any) -> Submission:
 
 def test_words_and_variables_of_any_length_reach_every_host(account: Cli) -> None:
     variables = {f"V{number}": "v" * 600 for number in range(2)} | {"REF": "$(V0)"}
-    variables |= {f"W{number}": "w" for number in range(120)}
+    variables |= {f"W{number}": "w" for number in range(120)} | {"my.name": "n"}
     submission = submit(*ODD_WORDS, workers=2, environment=variables)
     request = render_request(submission, SageMakerAccount(ROLE, BUCKET), "us-east-1")
     content = request.objects["job.json"]
@@ -318,6 +318,7 @@ def test_words_and_variables_of_any_length_reach_every_host(account: Cli) -> Non
     shared = request.document["Environment"]
     assert len(shared) == 100
     assert all(len(value) <= 512 for value in shared.values())
+    assert "my.name" not in shared
     for host, rank in (("algo-1", "0"), ("algo-2", "1")):
         replica = job["replicas"][host]
         assert replica["command"] == ["python", "train.py", *ODD_WORDS]
@@ -325,6 +326,18 @@ def test_words_and_variables_of_any_length_reach_every_host(account: Cli) -> Non
         assert found["RANK"] == rank
         assert {name: found[name] for name in variables} == variables
     assert {"code/train.py", "code/helper.py"} <= request.objects.keys()
+
+
+def test_labels_are_tags_within_their_limits(account: Cli) -> None:
+    labels = {"a b": "x" * 300, "c\n": "é{}", "c\r": "last", "n" * 200: "v"}
+    labels |= {f"l{number}": "v" for number in range(100)}
+    submission = submit(labels=labels)
+    request = render_request(submission, SageMakerAccount(ROLE, BUCKET), "us-east-1")
+    tags = {tag["Key"]: tag["Value"] for tag in request.document["Tags"]}
+    assert len(tags) == len(request.document["Tags"]) == 50
+    assert tags["danlu:a b"] == "x" * 256
+    assert tags["danlu:c_"] == "last"
+    assert max(map(len, tags)) == 128
 
 
 def test_each_host_has_the_variables_of_its_replica(account: Cli) -> None:

@@ -79,6 +79,7 @@ _WORKDIR = "/workspace"
 #: The limits of CreateTrainingJob.
 _MAX_VARIABLES, _MAX_VALUE = 100, 512
 _MAX_RETRIES, _MAX_DEADLINE, _MAX_IMAGE = 30, 28 * 86400, 255
+_VARIABLE_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,511}")
 _MAX_TAGS, _MAX_TAG_NAME, _MAX_TAG_VALUE = 50, 128, 256
 _NOT_IN_TAGS = re.compile(r"[^\w .:/=+\-@]")
 #: SageMaker's own default, which is said here because it ends jobs.
@@ -403,13 +404,13 @@ def _build_tags(submission: Submission) -> list[dict[str, str]]:
     labels = {"danlu:job": submission.job.name}
     labels |= {f"danlu:{name}": value for name, value in submission.labels.items()}
     labels |= dict(submission.job.labels)
-    return [
-        {
-            "Key": _NOT_IN_TAGS.sub("_", name)[:_MAX_TAG_NAME],
-            "Value": _NOT_IN_TAGS.sub("_", value)[:_MAX_TAG_VALUE],
-        }
-        for name, value in list(labels.items())[:_MAX_TAGS]
-    ]
+    # Names that become the same are one tag, and those of AWS are reserved.
+    tags = {
+        _NOT_IN_TAGS.sub("_", name)[:_MAX_TAG_NAME]: _NOT_IN_TAGS.sub("_", value)[:_MAX_TAG_VALUE]
+        for name, value in labels.items()
+        if not name.lower().startswith("aws:")
+    }
+    return [{"Key": name, "Value": value} for name, value in list(tags.items())[:_MAX_TAGS]]
 
 
 # -- the input -------------------------------------------------------------------------------------
@@ -446,6 +447,7 @@ class _InputRenderer:
             name: value
             for name, value in first.items()
             if len(value) <= _MAX_VALUE
+            and _VARIABLE_NAME.fullmatch(name)
             and all(other.get(name) == value for other in variables.values())
         }
         script = next(iter(containers.values()))["command"]

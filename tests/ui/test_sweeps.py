@@ -15,7 +15,7 @@ from danlu.jobs.types import JobView
 from danlu.sweeps.labels import make_sweep_labels, make_trial_labels
 from danlu.sweeps.options import create_point_source, execute_sweep, parse_sweep_options
 from danlu.sweeps.report import SweepObjective
-from danlu.sweeps.view_model import describe_best
+from danlu.sweeps.view_model import describe_best, format_point
 from danlu.training.types import ConditionType
 from danlu.ui.html import MAX_TEXT_LENGTH
 from tests.jobs.local.support import spec, submission
@@ -61,17 +61,18 @@ async def test_real_sweep_is_ranked_with_the_command_of_its_best_point(
     options = parse_sweep_options(["lr=0.1,0.3,0.6"], metric="loss")
     base = submission(work, spec(make_reporting_script()), name="tune")
     report = await execute_sweep(options, create_point_source(options), base=base, jobs=jobs)
-    assert report.best is not None, report
-    assert report.best.point == {"lr": "0.3"}, report
+    best = report.best
+    assert best is not None
     async with serve(make_site(home, jobs)) as client:
         _, text = await client.ask("/sweeps/tune")
         assert find_rows(text) == [trial.name for trial in report.rank_trials()]
-        assert find_rows(text)[0] == report.best.name == "tune-2"
+        assert find_rows(text)[0] == best.name
         assert "3 of 3 points finished" in text
-        assert "DANLU_SWEEP_LR=0.3" in text
+        assert f"DANLU_SWEEP_LR={best.point['lr']}" in text
+        assert 'href="/sweeps/tune"' in (await client.ask(f"/jobs/{best.name}"))[1]
         _, listed = await client.ask("/sweeps")
         assert find_rows(listed) == ["tune"]
-        assert "lr=0.3" in listed
+        assert format_point(best) in listed
 
 
 async def test_values_of_a_pattern_are_read_in_the_logs(

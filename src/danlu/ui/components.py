@@ -37,6 +37,11 @@ def make_url(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{text}" if text else path
 
 
+def sweep_path(name: str) -> str:
+    """Return the path of the page of a sweep."""
+    return f"/sweeps/{quote(name, safe='')}"
+
+
 def image_path(image: str) -> str:
     """Return the path of the page of an image."""
     return f"/images/{quote(image, safe=':')}"

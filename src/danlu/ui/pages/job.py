@@ -23,6 +23,7 @@ from danlu.submission.job_view_model import (
     visible_replicas,
 )
 from danlu.submission.metric_charts import MetricHistory, render_svg
+from danlu.sweeps.labels import read_sweep_name
 from danlu.training.types import ReplicaId
 from danlu.ui.components import (
     job_path,
@@ -30,6 +31,7 @@ from danlu.ui.components import (
     render_job_actions,
     render_progress,
     render_state,
+    sweep_path,
 )
 from danlu.ui.html import Html, element, join_html, render_table
 from danlu.ui.job_catalog import describe_row
@@ -104,8 +106,10 @@ def render_job_head(view: JobView, *, actions: bool) -> Html:
     now = datetime.now(UTC)
     seconds = elapsed_seconds(view, now=now)
     progress = view.progress
+    sweep = read_sweep_name(view.labels) if actions else ""
     facts = [
         element("span", f"{view.kind} ({view.framework})"),
+        element("a", f"sweep {sweep}", href=sweep_path(sweep)) if sweep else None,
         element("span", format_duration(seconds)) if seconds is not None else None,
         render_progress(progress, is_finished=view.finished) if progress else None,
         *(

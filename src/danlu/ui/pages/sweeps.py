@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from danlu.errors import UsageError
 from danlu.jobs.report import format_shell_line
@@ -36,6 +35,7 @@ from danlu.ui.components import (
     render_progress,
     render_reason,
     render_state,
+    sweep_path,
 )
 from danlu.ui.html import Html, element, join_html, render_row, render_table
 from danlu.ui.job_catalog import JobFilter, JobRow
@@ -142,11 +142,6 @@ class SweepPage:
                         )
             found[row.name] = self._values.get(key)
         return found
-
-
-def sweep_path(name: str) -> str:
-    """Return the path of the page of a sweep."""
-    return f"/sweeps/{quote(name, safe='')}"
 
 
 def _read_objective(rows: Iterable[JobRow], metric: str = "", goal: str = "") -> SweepObjective:

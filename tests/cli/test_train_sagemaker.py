@@ -165,6 +165,7 @@ def test_a_detached_job_is_listed_stopped_and_removed(cli: Cli, account: Running
     assert "job 'waits' not found in aws" in missing.err
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_a_job(cli: Cli, account: RunningAccount) -> None:
     Path("train.py").write_text(WAITING)
     result = cli(*TRAIN, "--name", "late", "--deadline", "1s")
@@ -329,6 +330,7 @@ def test_a_function_returns_values_and_exceptions(cli: Cli, account: RunningAcco
     assert "ValueError('too high')" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_training_job_per_point(cli: Cli, account: RunningAccount) -> None:
     Path("train.py").write_text("import sys\nprint('loss', float(sys.argv[2]) ** 2, sys.argv)\n")
     words = ("--sweep", "lr=3,1,2", "--metric-pattern", r"loss (\S+)", "--parallel", "2")
@@ -340,6 +342,7 @@ def test_a_sweep_is_a_training_job_per_point(cli: Cli, account: RunningAccount) 
     assert [labels[f"tune-{number}"]["sweep.lr"] for number in (1, 2, 3)] == ["3", "1", "2"]
 
 
+@pytest.mark.slow
 def test_instance_types_have_the_sizes_of_ec2(packages: Path) -> None:
     with gzip.open(packages / "moto/ec2/resources/instance_types.json.gz") as file:
         recorded = json.load(file)
@@ -360,6 +363,7 @@ def list_checks(cli: Cli, context: str = "aws") -> dict[str, tuple[bool, str]]:
     return {check["name"]: (check["ok"], check["detail"]) for check in checks}
 
 
+@pytest.mark.slow
 def test_doctor_checks_the_account(
     cli: Cli, account: RunningAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,6 +486,7 @@ def test_a_job_of_somebody_else_does_not_exist(cli: Cli, account: RunningAccount
     assert "danlu/jobs/mine-2/output/model.tar.gz" in list_keys(account)
 
 
+@pytest.mark.slow
 def test_the_next_job_of_a_name_continues_from_its_checkpoints(
     cli: Cli, account: RunningAccount
 ) -> None:
@@ -491,6 +496,7 @@ def test_the_next_job_of_a_name_continues_from_its_checkpoints(
     assert result.out == "worker-0 │ epoch 1\n", result.err
 
 
+@pytest.mark.slow
 def test_two_jobs_of_one_name_do_not_mix_their_code(
     cli: Cli, account: RunningAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,12 @@ def test_reports_of_another_replica_start_a_new_series() -> None:
     assert history.series()[0].points == ((1.5, 1.0),)
 
 
+def test_report_of_the_second_in_which_the_job_began_is_at_its_beginning() -> None:
+    history = MetricHistory()
+    history.update(make_progress((7.0, 5.0), (8.0, 4.0)), 7.4)
+    assert history.series()[0].points == ((0.0, 5.0), (8.0 - 7.4, 4.0))
+
+
 def test_without_history_the_series_is_built_from_last_values() -> None:
     history = MetricHistory()
     for second in (1, 1, 2):

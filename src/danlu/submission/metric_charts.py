@@ -64,10 +64,12 @@ class MetricHistory:
     def series(self) -> tuple[MetricSeries, ...]:
         """Return all metrics in the order in which they were first reported."""
         names = [*self._points, *(name for name in self._last if name not in self._points)]
+        began = self._began
+        # Programs report whole seconds, so the first may seem to be before the job.
         return tuple(
             MetricSeries(
                 name,
-                tuple((at - self._began, value) for at, value in self._points.get(name, ())),
+                tuple((max(0.0, at - began), value) for at, value in self._points.get(name, ())),
                 self._last[name],
             )
             for name in names

@@ -110,7 +110,8 @@ def render_progress(progress: TrainingProgress | None, *, is_finished: bool) -> 
     left = "" if is_finished else time_left(progress)
     value = progress.percentage
     bar = element("progress", f"{value} %", value=value, max=100, aria_label=f"{value} %")
-    return element("span", bar, f" {value} % ", element("span", left, class_="dim"))
+    shown = element("span", bar, f" {value} % ", class_="progress")
+    return element("span", shown, element("span", left, class_="dim"))
 
 
 def render_metric(progress: TrainingProgress | None) -> Html:

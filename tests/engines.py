@@ -107,6 +107,11 @@ class DockerDaemon:
             self._process = subprocess.Popen(self._command, stdout=file, stderr=file)
         _wait_until_ready(["docker", "-H", self.address, "info"], self._process, self._log)
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def stop(self, signal: int = SIGTERM) -> None:
         """Stop it; do nothing if it does not run.
 
@@ -126,10 +131,14 @@ def docker_daemon(*, storage: str = "") -> Iterator[Engine]:
     """Start docker with a separate daemon."""
     with make_short_directory() as directory:
         daemon = DockerDaemon(directory, storage=storage)
+        engine = Engine(["docker", "-H", daemon.address], [], [])
         try:
             daemon.start()
-            yield Engine(["docker", "-H", daemon.address], [], [])
+            yield engine
         finally:
+            if daemon.runs:
+                # Their bridges would stay on this machine.
+                engine("network", "prune", "--force")
             daemon.stop()
 
 

@@ -172,6 +172,38 @@ def test_sigterm_lets_the_program_save_and_its_exit_code_is_that_of_the_host(
 
 
 @pytest.mark.slow
+def test_open_mpi_5_starts_ranks_on_hosts_of_the_same_name(
+    project: Project, docker: Engine, tmp_path: Path
+) -> None:
+    build = BUILD.replace("debian12", "debian13").replace("3.11", "3.13")
+    (project.directory / "train.py").write_text(PROGRAM)
+    (project.directory / "build.envd").write_text(build)
+    project("build", "-t", "five:1", "-o", f"type=docker,dest={tmp_path}/image.tar")
+    docker.load(tmp_path / "image.tar")
+    hyperparameters = {
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_num_of_processes_per_host": "2",
+    }
+    with start_hosts(docker, "five:1", tmp_path, 2, hyperparameters) as hosts:
+        codes = [wait_for_exit(docker, host) for host in hosts]
+        logs = [read_log(docker, host) for host in hosts]
+    assert codes == [0, 0], logs
+    assert read_result(logs[0]) == [(rank, 4, []) for rank in range(4)]
+    assert len([*(tmp_path / hosts[1] / "model").iterdir()]) == 2
+
+
+def test_other_mpi_is_refused_for_several_hosts(docker: Engine, image: str, tmp_path: Path) -> None:
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho HYDRA build details:\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    volume = f"{tmp_path}/mpirun:/usr/local/bin/mpirun"
+    switch = {"sagemaker_mpi_enabled": "true"}
+    with start_hosts(docker, image, tmp_path, 2, switch, "--volume", volume) as hosts:
+        assert [wait_for_exit(docker, host) for host in hosts] == [1, 1]
+        log = read_log(docker, hosts[0])
+    assert "error: mpirun is not Open MPI's, and would start all processes on one host" in log
+
+
+@pytest.mark.slow
 def test_sigterm_lets_ranks_of_mpi_save(docker: Engine, image: str, tmp_path: Path) -> None:
     hyperparameters = {"sagemaker_mpi_enabled": "true"}
     code = run_python(WAITS)

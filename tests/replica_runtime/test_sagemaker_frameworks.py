@@ -19,7 +19,9 @@ KNOWN: dict[str, Any] = json.loads(TEMPLATES.read_text(encoding="utf-8"))
 FRAMEWORKS = [framework for framework in BUILT_IN_FRAMEWORKS if framework.name in KNOWN]
 INTERFACE = "lo"
 #: Variables of libraries that connect hosts, whatever the framework.
-ADDED = re.compile("_SOCKET_IFNAME|_HOSTID|_HOSTNAME|_MCA_.*(_if_include|_binding_policy)")
+ADDED = re.compile(
+    "_SOCKET_IFNAME|_HOSTID|_HOSTNAME|_MCA_.*(_if_include|_binding_policy|_do_not_resolve)"
+)
 
 
 def describe_host(rank: int, hosts: list[str], **more: Any) -> dict[str, Any]:
@@ -27,6 +29,7 @@ def describe_host(rank: int, hosts: list[str], **more: Any) -> dict[str, Any]:
     return {
         "additional_framework_parameters": {},
         "current_host": hosts[rank],
+        "current_instance_type": "ml.m5.large",
         "distribution_hosts": [],
         "hosts": hosts,
         "network_interface_name": INTERFACE,
@@ -111,6 +114,36 @@ def test_torchrun_starts_a_process_per_device(
     properties = describe_host(0, ["a"], num_gpus=gpus, num_neurons=neurons)
     found = sagemaker.build_rendezvous(properties, "pytorch", str(tmp_path))
     assert found["PET_NPROC_PER_NODE"] == processes
+
+
+@pytest.mark.parametrize(
+    ("kind", "switch", "added"),
+    [
+        ("ml.g5.48xlarge", True, {"FI_PROVIDER": "efa", "NCCL_PROTO": "simple"}),
+        ("ml.g5.48xlarge", False, {}),
+        ("ml.g5.xlarge", True, {}),
+        (
+            "ml.p5.48xlarge",
+            True,
+            {
+                "FI_PROVIDER": "efa",
+                "NCCL_PROTO": "simple",
+                "FI_EFA_USE_DEVICE_RDMA": "1",
+                "RDMAV_FORK_SAFE": "1",
+            },
+        ),
+    ],
+)
+def test_launchers_use_the_network_of_an_instance_type(
+    kind: str, switch: bool, added: dict[str, str], tmp_path: Path
+) -> None:
+    extra = {"sagemaker_torch_distributed_enabled": switch}
+    properties = describe_host(
+        0, ["a", "b"], current_instance_type=kind, additional_framework_parameters=extra
+    )
+    found = sagemaker.build_rendezvous(properties, "pytorch", str(tmp_path))
+    names = {"FI_PROVIDER", "NCCL_PROTO", "FI_EFA_USE_DEVICE_RDMA", "RDMAV_FORK_SAFE"}
+    assert {name: found[name] for name in names & found.keys()} == added
 
 
 def test_network_that_the_host_does_not_have_is_not_named(tmp_path: Path) -> None:

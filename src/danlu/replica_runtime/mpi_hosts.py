@@ -51,6 +51,10 @@ def launch(port: int, hosts: "list[str]", command: "list[str]") -> int:
             return 1
         send_message(connection, {"launcher": True})
         connections.append(connection)
+    if hosts and not runs_open_mpi(command[0]):
+        message = f"{command[0]} is not Open MPI's, and would start all processes on one host"
+        print(f"error: {message}\nhint: install Open MPI in the image", file=sys.stderr)
+        return 1  # and the other hosts with it
     try:
         process = subprocess.Popen(command)
     except OSError as error:
@@ -70,6 +74,15 @@ def launch(port: int, hosts: "list[str]", command: "list[str]") -> int:
         with suppress(OSError):  # a host that was lost has ended the command
             send_message(connection, {"code": code})
     return code
+
+
+def runs_open_mpi(program: str) -> bool:
+    """Return whether a program is Open MPI's, or cannot be started at all."""
+    try:
+        result = subprocess.run([program, "--version"], stdout=subprocess.PIPE, check=False)
+    except OSError:
+        return True
+    return b"Open MPI" in result.stdout
 
 
 def wait_for_launcher(port: int, first: str) -> int:

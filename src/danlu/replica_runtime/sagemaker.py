@@ -65,6 +65,16 @@ _MPI_SLOTS = "sagemaker_mpi_num_of_processes_per_host"
 _REFERENCE = re.compile(r'\$\(([A-Z]+)(?: ([0-9]+) ("(?:[^"\\]|\\.)*"))?\)')
 #: The longest argument and variable that Linux passes to a program, in bytes (MAX_ARG_STRLEN).
 _MAX_STRING = (128 << 10) - 1
+#: Instance types with the Elastic Fabric Adapter, as in the toolkit and the SDK.
+_EFA_RDMA_TYPES = frozenset(
+    ("ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge", "ml.trn1.32xlarge")
+)
+_EFA_TYPES = _EFA_RDMA_TYPES | {
+    "ml.g4dn.8xlarge",
+    "ml.g4dn.12xlarge",
+    "ml.g5.48xlarge",
+    "ml.p3dn.24xlarge",
+}
 _PROGRAM_NAME = re.compile(
     r"(?!.*(^|/)\.\.?(/|$))[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*"
 )
@@ -380,11 +390,19 @@ def build_rendezvous(
             os.chmod(file.name, 0o755)
     if "PET_NPROC_PER_NODE" in variables and not properties["num_gpus"]:
         variables["PET_NPROC_PER_NODE"] = str(properties["num_neurons"] or 1)
+    extra, kind = properties["additional_framework_parameters"], properties["current_instance_type"]
+    if framework == "mpi" or extra.get(_TORCHRUN):
+        if kind in _EFA_TYPES:
+            variables.update(FI_PROVIDER="efa", NCCL_PROTO="simple")
+        if kind in _EFA_RDMA_TYPES:
+            variables.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
     if framework == "mpi":
         # As the toolkit's options of mpirun: one process may use all cores, and a network that
         # other hosts do not have is not tried.
         variables["OMPI_MCA_hwloc_base_binding_policy"] = "none"
         variables["PRTE_MCA_hwloc_default_binding_policy"] = "none"
+        # Else Open MPI 5 takes the first host, whose gethostname() is another, for a third one.
+        variables["PRTE_MCA_prte_do_not_resolve"] = "0"
         for layer in ("OMPI_MCA_btl_tcp", "OMPI_MCA_oob_tcp", "PRTE_MCA_prte"):
             if has_interface:
                 variables[f"{layer}_if_include"] = interface

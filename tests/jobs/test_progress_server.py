@@ -25,6 +25,7 @@ from danlu.jobs.local.progress_server import ProgressServer
 from danlu.training.progress import CA_CERT, MAX_REPORT_BYTES, SERVER_URL, TOKEN, TrainingProgress
 from danlu.training.types import Job, ReplicaId, ReplicaType
 from danlu.util import certificate
+from danlu.util.files import write_atomic
 
 LEADER = ReplicaId(ReplicaType("Master"), 0)
 WORKER = ReplicaId(ReplicaType("Worker"), 0)
@@ -318,6 +319,28 @@ def _is_at_end(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+@pytest.mark.needs("openssl")
+def test_a_report_arrives_if_another_job_replaces_the_certificate_meanwhile(
+    serving: Callable[[Body], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = asyncio.run(certificate.create_certificate(["IP:127.0.0.1"], days=1))
+    assert other is not None
+    load_cert_chain = ssl.SSLContext.load_cert_chain
+    kept = tmp_path / "certificates" / "127.0.0.1.pem"
+
+    def load_and_replace(context: ssl.SSLContext, path: str) -> None:
+        load_cert_chain(context, path)
+        write_atomic(kept, other)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load_and_replace)
+
+    async def body(server: ProgressServer, reports: Reports) -> None:
+        assert kept.read_bytes() == other
+        assert (await post(server.environment(LEADER), status(progressPercentage=7)))[0] == 200
+
+    serving(body)
 
 
 @pytest.mark.needs("openssl")

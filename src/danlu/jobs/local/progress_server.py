@@ -163,8 +163,11 @@ class ProgressServer:
         context: ssl.SSLContext | None = None
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._certificate = extract_certificate(certificate.read_bytes())
+            # Another job that starts first on this machine may replace the file at any time.
+            with certificate.open("rb") as file:
+                context.load_cert_chain(f"/dev/fd/{file.fileno()}")
+                file.seek(0)  # only Linux opens the file anew
+                self._certificate = extract_certificate(file.read())
         return await asyncio.start_server(
             self._on_connection, _LOOPBACK, 0, ssl=context, limit=_MAX_HEADER_BYTES
         )

@@ -40,7 +40,7 @@ def to_variant(level: str) -> str:
 
 
 def choose_level(*levels: str) -> str:
-    """Return the highest of the levels; empty if there is none, and for unknown ones."""
+    """Return the highest of the levels; empty without levels, and for unknown ones."""
     known = [level for level in levels if level in PROCESSOR_LEVELS]
     return max(known, key=PROCESSOR_LEVELS.index, default="")
 

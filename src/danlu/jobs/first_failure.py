@@ -216,7 +216,7 @@ def read_failure(replica: ReplicaView, lines: Sequence[LogLine]) -> ReplicaFailu
 
 
 async def find_failure_line(jobs: JobBackend, view: JobView) -> LogLine | None:
-    """Return the line of the log that explains the job's first failure; None if there is none.
+    """Return the line of the log that explains the first failure, None if no replica failed.
 
     That is where the traceback of the replica that failed first begins, or else its last line.
     """

@@ -169,7 +169,7 @@ def send_message(connection: socket.socket, message: "dict[str, Any]") -> None:
 
 
 def read_message(stream: Any) -> "dict[str, Any]":
-    """Return the next message; raise ValueError if there is none."""
+    """Return the next message; raise ValueError if the connection was closed."""
     value = json.loads(stream.readline(_MAX_REQUEST) or b"null")
     if not isinstance(value, dict):
         raise ValueError("the connection was closed")

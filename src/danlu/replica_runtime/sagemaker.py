@@ -592,7 +592,7 @@ def _count_slots(properties: "dict[str, Any]") -> int:
 
 
 def _read_number(settings: "dict[str, Any]", name: str) -> int:
-    """Return a number of processes, 0 if there is none."""
+    """Return a number of processes, 0 if it is not set."""
     value = settings.get(name) or 0
     if not re.fullmatch("[0-9]{1,6}", str(value)):
         raise StartError(f"{name} cannot be {value!r}", "set a number")

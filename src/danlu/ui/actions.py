@@ -85,7 +85,7 @@ ACTIONS: Mapping[str, Mapping[str, Action]] = {
 
 
 async def run_action(site: Site, kind: str, name: str, action: str) -> str:
-    """Run an action; raises :class:`UsageError` if there is none of this name."""
+    """Run an action; raises :class:`UsageError` if it does not exist."""
     actions = ACTIONS.get(kind, {})
     if action not in actions:
         raise UsageError(f"unknown action {action}")

@@ -111,14 +111,16 @@ def translate_aws_errors(action: str) -> Iterator[None]:
             hint="AWS_REGION=eu-central-1, or `aws configure`",
         ) from error
     except exceptions.ProfileNotFound as error:
-        raise UsageError(_shorten(str(error)), hint="`aws configure list-profiles`") from error
+        raise UsageError(
+            _shorten_reason(str(error)), hint="`aws configure list-profiles`"
+        ) from error
     except (
         exceptions.ConnectionError,
         exceptions.HTTPClientError,
         exceptions.IncompleteReadError,
     ) as error:
         raise TemporaryError(
-            f"AWS did not answer {action}: {_shorten(str(error))}",
+            f"AWS did not answer {action}: {_shorten_reason(str(error))}",
             hint="check the region, your network connection and AWS_ENDPOINT_URL",
         ) from error
     except (
@@ -130,15 +132,15 @@ def translate_aws_errors(action: str) -> Iterator[None]:
         exceptions.TokenRetrievalError,
     ) as error:
         raise MachineError(
-            f"no credentials for AWS: {_shorten(str(error))}", hint=_LOGIN_HINT
+            f"no credentials for AWS: {_shorten_reason(str(error))}", hint=_LOGIN_HINT
         ) from error
     except exceptions.BotoCoreError as error:
-        raise OutsideError(f"{action} failed: {_shorten(str(error))}") from error
+        raise OutsideError(f"{action} failed: {_shorten_reason(str(error))}") from error
 
 
 def _translate_refusal(action: str, answer: dict[str, Any]) -> DanluError:
     code = str(answer.get("Code") or "")
-    reason = _shorten(str(answer.get("Message") or code))
+    reason = _shorten_reason(str(answer.get("Message") or code))
     if "Throttl" in code or code in ("TooManyRequestsException", "ServerException"):
         return TemporaryError(f"AWS cannot answer {action} now: {reason}", hint="try again later")
     hint = ""
@@ -149,6 +151,6 @@ def _translate_refusal(action: str, answer: dict[str, Any]) -> DanluError:
     return AwsError(f"AWS refused {action} ({code}): {reason}", code=code, hint=hint)
 
 
-def _shorten(text: str) -> str:
+def _shorten_reason(text: str) -> str:
     line = escape_unprintable(" ".join(text.split()))
     return line if len(line) <= _MAX_REASON_LENGTH else f"{line[:_MAX_REASON_LENGTH]}…"

@@ -97,7 +97,7 @@ class SageMakerJobs:
         # An interrupted submission must not leave a job behind that nobody knows of.
         with anyio.CancelScope(shield=True):
             try:
-                await self._upload(request)
+                await self._upload_input(request)
                 await self._send_request("sagemaker", "create_training_job", **request.document)
             except BaseException as error:
                 # Another job of that name may have the same input.
@@ -137,7 +137,7 @@ class SageMakerJobs:
             f" `danlu jobs rm {name} --on {self.where}` removes one of danlu's",
         ) from None
 
-    async def _upload(self, request: TrainingRequest) -> None:
+    async def _upload_input(self, request: TrainingRequest) -> None:
         uploads = [
             partial(self._put_object, f"{request.input_key}{key}", content)
             for key, content in request.objects.items()
@@ -201,7 +201,7 @@ class SageMakerJobs:
             parameters["ContinuationToken"] = answer["NextContinuationToken"]
 
     async def _try_describe(self, name: str) -> Mapping[str, Any] | None:
-        """Return the description of one of danlu's jobs; None if there is none of that name."""
+        """Return the description of one of danlu's jobs, None if it has no job of that name."""
         try:
             job = await self._send_request(
                 "sagemaker", "describe_training_job", TrainingJobName=name
@@ -214,7 +214,7 @@ class SageMakerJobs:
         own = output.rstrip("/") == f"s3://{self._account.bucket}/{PREFIX}".rstrip("/")
         return job if own and job.get("TrainingJobStatus") != "Deleting" else None
 
-    async def _describe(self, name: str) -> Mapping[str, Any]:
+    async def _describe_job(self, name: str) -> Mapping[str, Any]:
         job = await self._try_describe(name)
         if job is None:
             known = await self._list_names()
@@ -224,13 +224,13 @@ class SageMakerJobs:
 
     async def view(self, name: str) -> JobView:
         """Return the current view of a job."""
-        return build_view(await self._describe(name), where=self.where)
+        return build_view(await self._describe_job(name), where=self.where)
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
         """Yield the job's view now and after every change, until it is finished."""
         before = None
         while True:
-            view = await self._poll(partial(self.view, name))
+            view = await self._poll_service(partial(self.view, name))
             if view != before:
                 yield view
             if view.finished:
@@ -238,7 +238,7 @@ class SageMakerJobs:
             before = view
             await anyio.sleep(POLL_SECONDS)
 
-    async def _poll(self, read: Callable[[], Any]) -> Any:
+    async def _poll_service(self, read: Callable[[], Any]) -> Any:
         """Return what ``read`` does; lost connections and throttling must not end a long wait."""
         backoff = ExponentialBackoff(1.0, 60.0)
         for _ in range(_MAX_FAILED_POLLS):
@@ -258,10 +258,10 @@ class SageMakerJobs:
         newest: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Yield the lines of replicas; see :class:`danlu.jobs.types.JobBackend`."""
-        _, hosts = read_replicas(await self._describe(name))
+        _, hosts = read_replicas(await self._describe_job(name))
 
         async def is_finished() -> bool:
-            view: JobView = await self._poll(partial(self.view, name))
+            view: JobView = await self._poll_service(partial(self.view, name))
             return view.finished
 
         reader = JobLogReader(self._read_logs, name, hosts)
@@ -274,7 +274,7 @@ class SageMakerJobs:
 
     async def _read_logs(self, operation: str, **parameters: Any) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = await self._poll(
+            answer: dict[str, Any] = await self._poll_service(
                 partial(self._send_request, "logs", operation, **parameters)
             )
         except AwsError as error:
@@ -285,7 +285,7 @@ class SageMakerJobs:
 
     async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
         """Return a replica's command, and the variables that its host has of danlu's."""
-        job = await self._describe(name)
+        job = await self._describe_job(name)
         _, hosts = read_replicas(job)
         host = next(host for host, id in hosts.items() if id == replica)
         try:
@@ -332,7 +332,7 @@ class SageMakerJobs:
 
     async def remove(self, name: str) -> None:
         """Delete a finished job, its logs, its input and output; checkpoints are kept."""
-        job = await self._describe(name)
+        job = await self._describe_job(name)
         if not build_view(job, where=self.where).finished:
             hint = f"stop it with `danlu jobs stop {name} --on {self.where}`"
             raise UsageError(f"job {name} is still running", hint=hint)
@@ -392,7 +392,7 @@ class SageMakerJobs:
             pass
         view = await self.view(name)
         replicas = [str(replica.id) for replica in view.replicas]
-        values, raised = await collect_results(partial(self._download, name), replicas)
+        values, raised = await collect_results(partial(self._download_object, name), replicas)
         # The leader is the first: no type comes before those that lead.
         return JobResult(view, values.get(replicas[0]), values, raised)
 
@@ -406,7 +406,7 @@ class SageMakerJobs:
         prefix = f"{CHECKPOINTS_PREFIX}{name}/"
         keys = await self._list_keys(prefix)
         checkpoints = [f"{CHECKPOINTS}{key.removeprefix(prefix)}" for key in keys]
-        return await fetch_output(partial(self._download, name), checkpoints, directory)
+        return await fetch_output(partial(self._download_object, name), checkpoints, directory)
 
     async def _list_keys(self, prefix: str) -> Sequence[str]:
         keys: list[str] = []
@@ -418,7 +418,7 @@ class SageMakerJobs:
                 return keys
             parameters["ContinuationToken"] = answer["NextContinuationToken"]
 
-    async def _download(self, name: str, key: str, file: BinaryIO) -> bool:
+    async def _download_object(self, name: str, key: str, file: BinaryIO) -> bool:
         full = f"{PREFIX}{name}/{key}"
         if key.startswith(CHECKPOINTS):
             full = f"{CHECKPOINTS_PREFIX}{name}/{key.removeprefix(CHECKPOINTS)}"

@@ -43,7 +43,7 @@ async def collect_results(
     raised: dict[str, bytes] = {}
     with TemporaryDirectory(prefix="danlu-") as directory:
         root = Path(directory, "output")
-        if not await _unpack(download, "output", root):
+        if not await _unpack_archive(download, "output", root):
             return values, raised
         for name in replicas:
             with suppress(OSError):
@@ -67,7 +67,9 @@ async def fetch_output(
         if directory.exists() or directory.is_symlink():
             raise UsageError(f"{directory} exists already", hint="remove it, or name another")
         partial.mkdir(parents=True)
-        found = [name for name in _ARCHIVES if await _unpack(download, name, partial / name)]
+        found = [
+            name for name in _ARCHIVES if await _unpack_archive(download, name, partial / name)
+        ]
         results = partial / "output" / _RESULTS
         if results.is_dir() and not results.is_symlink():
             remove_tree(results)
@@ -84,7 +86,7 @@ async def fetch_output(
     return found
 
 
-async def _unpack(download: Download, name: str, root: Path) -> bool:
+async def _unpack_archive(download: Download, name: str, root: Path) -> bool:
     """Unpack an archive to a new directory; return whether the job left one with files."""
     with TemporaryDirectory(prefix="danlu-") as directory:
         path = Path(directory, "archive.tar.gz")

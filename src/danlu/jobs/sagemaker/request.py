@@ -265,7 +265,7 @@ def _check_job(submission: Submission, framework: Framework) -> None:
         "successPolicy": bool(job.success_policy),
         "documents other than the job": bool(submission.objects),
     }
-    _refuse(name for name, given in refused.items() if given)
+    _refuse_fields(name for name, given in refused.items() if given)
     topology = HostTopology(job, framework)
     if not topology.hosts:
         raise UsageError(f"{job.name} has no replicas")
@@ -297,7 +297,7 @@ def _check_job(submission: Submission, framework: Framework) -> None:
         raise UsageError("--deadline: a training job runs for at most 28 days")
 
 
-def _refuse(names: Iterator[str]) -> None:
+def _refuse_fields(names: Iterator[str]) -> None:
     given = list(names)
     if given:
         raise UsageError(
@@ -329,7 +329,7 @@ def _check_pod(
     fields += [
         f"env.{entry['name']}.valueFrom" for entry in main.get("env") or () if "valueFrom" in entry
     ]
-    _refuse(iter(fields))
+    _refuse_fields(iter(fields))
     if not main.get("command"):
         raise UsageError(
             f"the manifest has no command for {replica}, and on SageMaker the image's own is"

@@ -51,7 +51,6 @@ UNEXECUTED = {
     "guides/python-versions": "it has no command blocks",
     "guides/registries-of-clouds": "it needs accounts of clouds: tests/cli/test_cloud_login.py",
     "guides/rootless": "it has no command blocks",
-    "guides/sagemaker": "it needs an account of AWS: tests/cli/test_train_sagemaker.py",
     "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
     "guides/ui": "its commands run until Ctrl-C: tests/ui",
@@ -78,6 +77,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "guides/registries": ("docker-registry",),
     "guides/remote": ("root", "sshd", "ssh", "busybox"),
     "tutorials/first-session": ("root", "ssh"),
+    "guides/sagemaker": ("docker", "dockerd", "root"),
     "guides/ssh": ("root", "ssh", "scp", "sftp", "rsync"),
 }
 

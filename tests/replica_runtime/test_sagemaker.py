@@ -56,10 +56,17 @@ def read_failure(base: Path) -> str:
 
 
 def test_program_gets_arguments_and_the_rendezvous(base: Path) -> None:
-    program = "import os, sys; print(sys.argv[1:], os.environ['SM_HP_EPOCHS'], os.getcwd())"
+    program = (
+        "import os, sys\n"
+        "print(sys.argv[1:], os.environ['SM_HP_EPOCHS'], os.getcwd())\n"
+        "for name in ('MODEL', 'CHECKPOINT'):\n"
+        "    open(os.path.join(os.environ[f'DANLU_{name}_DIR'], 'x'), 'w').close()\n"
+    )
     code, out, err = finish(start(base, "train", program=program))
     assert (code, err) == (0, "")
     assert out.strip() == f"['--epochs', '3', '-n', '[1]'] 3 {base / 'code'}"
+    assert (base / "model" / "x").exists()
+    assert (base / "checkpoints" / "x").exists()
     assert not (base / "output" / "failure").exists()
     assert (base / "output" / "success").read_text() == ""
 

@@ -128,11 +128,16 @@ def train(base: str) -> int:
         place = f"rank {hosts.index(host)} of {len(hosts)} ({host}): "
         framework = choose_framework(properties, os.environ)
         command, directory = choose_command(base, properties, framework)
-        create_directories(properties["output_data_dir"], properties["model_dir"])
+        create_directories(
+            properties["output_data_dir"], properties["model_dir"], f"{base}/checkpoints"
+        )
         received = wait_for_hosts(hosts)
         if received:
             return 128 + received
         environment = build_rendezvous(properties, framework, _FILES)
+        # What programs find under danlu's other drivers.
+        environment["DANLU_MODEL_DIR"] = properties["model_dir"]
+        environment["DANLU_CHECKPOINT_DIR"] = f"{base}/checkpoints"
         environment.update(os.environ)
         environment.update(variables)
         started = command

@@ -88,7 +88,8 @@ async def fetch_output(
 
 async def _unpack_archive(download: Download, name: str, root: Path) -> bool:
     """Unpack an archive to a new directory; return whether the job left one with files."""
-    with TemporaryDirectory(prefix="danlu-") as directory:
+    # Where there is space for the files there is also space for their archive.
+    with TemporaryDirectory(prefix=".danlu-", dir=root.parent) as directory:
         path = Path(directory, "archive.tar.gz")
         with path.open("wb") as file:
             if not await download(_ARCHIVES[name], file):

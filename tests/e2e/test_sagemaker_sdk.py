@@ -91,6 +91,33 @@ predictor = model.deploy(
 print("ANSWER", json.dumps(predictor.predict([3.0])))
 predictor.delete_endpoint()
 """
+SERVE_3 = """
+import json, sys
+import boto3
+from sagemaker.core.local import LocalSession
+
+image, place, port = sys.argv[1:]
+session = LocalSession(boto3.Session(region_name="eu-west-1"))
+session.config = {
+    "local": {
+        "local_code": True, "container_root": f"{place}/root", "serving_port": int(port)
+    }
+}
+client, model = session.sagemaker_client, f"file://{place}/model.tar.gz"
+container = {"Image": image, "ModelDataUrl": model, "Environment": {}}
+client.create_model("double", container)
+variant = {
+    "VariantName": "all", "ModelName": "double", "InstanceType": "local",
+    "InitialInstanceCount": 1,
+}
+client.create_endpoint_config("double", [variant])
+client.create_endpoint("double", "double")
+answer = session.sagemaker_runtime_client.invoke_endpoint(
+    "[3.0]", "double", ContentType="application/json", Accept="application/json"
+)
+print("ANSWER", answer["Body"].read().decode())
+client.delete_endpoint("double")
+"""
 PREDICTOR = """
 class Double:
     example = [1.0, 2.0]
@@ -160,7 +187,14 @@ def test_local_mode_trains_on_two_hosts(
                 assert {"0.json", "1.json"} <= {Path(name).name for name in model.getnames()}
 
 
-def test_local_mode_serves_a_packed_model(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "program"),
+    [(SDK_2, SERVE_2), (SDK_3, SERVE_3)],
+    ids=["version 2", "version 3"],
+)
+def test_local_mode_serves_a_packed_model(
+    project: Project, tmp_path: Path, version: str, program: str
+) -> None:
     project.write(
         'install.python(version="3.11")', 'install.python_packages(["numpy"])',
     )  # fmt: skip
@@ -170,12 +204,12 @@ def test_local_mode_serves_a_packed_model(project: Project, tmp_path: Path) -> N
     options = ("--predictor", "predict.py:Double", "--keep", "numpy")
     project("pack", "model", "-t", "packed:1", *options)
     project("image", "save", "packed:1", "-o", str(tmp_path / "packed.tar"))
-    sdk = install_packages(tmp_path / "sdk", SDK_2)
+    sdk = install_packages(tmp_path / "sdk", version)
     with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
         archive.add(project.directory / "model" / "factor", "factor")
     with docker_daemon() as docker:
         docker.load(tmp_path / "packed.tar")
         words = ("packed:1", str(tmp_path), str(free_port()))
-        output = run_sdk(sdk, SERVE_2, tmp_path, docker.command[-1], *words)
+        output = run_sdk(sdk, program, tmp_path, docker.command[-1], *words)
     answer = next(line for line in output.splitlines() if line.startswith("ANSWER "))
     assert json.loads(answer.partition(" ")[2]) == [6.0]

@@ -163,7 +163,7 @@ def test_sigterm_lets_the_program_save_and_its_exit_code_is_that_of_the_host(
     start_host(docker, image, tmp_path, "algo-1", *ALONE, *run_python(WAITS))
     try:
         wait_for(lambda: "ready" in read_log(docker, "algo-1"))
-        docker("stop", "--timeout", "60", "algo-1")
+        docker("stop", "-t", "60", "algo-1")
         assert wait_for_exit(docker, "algo-1") == 5
     finally:
         docker("rm", "--force", "algo-1")
@@ -209,7 +209,7 @@ def test_sigterm_lets_ranks_of_mpi_save(docker: Engine, image: str, tmp_path: Pa
     code = run_python(WAITS)
     with start_hosts(docker, image, tmp_path, 2, hyperparameters, *code) as hosts:
         wait_for(lambda: read_log(docker, hosts[0]).count("ready") == 2)
-        docker("stop", "--timeout", "60", *hosts)
+        docker("stop", "-t", "60", *hosts)
         codes = [wait_for_exit(docker, host) for host in hosts]
     assert codes == [5, 0]
     assert all((tmp_path / host / "checkpoints" / "saved").exists() for host in hosts)

@@ -186,6 +186,9 @@ print(world.allreduce(world.rank + 1), "from", world.rank)
 
 
 @pytest.mark.real
+# Not in CI: once, on a busy machine, a rank waited forever for a message of the other, which had
+# ended. No connection was left between them, so Open MPI 5 seems to have dropped the message.
+@pytest.mark.slow
 async def test_open_mpi_5_adds_up_over_hosts_that_are_one_machine(
     jobs: LocalJobs, work: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

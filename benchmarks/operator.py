@@ -158,7 +158,7 @@ def table(found: Results, kinds: Sequence[str], jobs: int, workers: int) -> str:
     names = ("operator", "apiserver", "etcd", "kubelet", "bare", "driver")
     lines += ["", f"| CPU seconds | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for experiment, title in _TITLES.items():
-        kind = "creation" if experiment == "created" else "cpu"
+        kind = "creation cpu" if experiment == "created" else "cpu"
         spent = [found[experiment].get(f"{kind} {name}") for name in names]
         shown = " | ".join("" if seconds is None else f"{seconds:.1f}" for seconds in spent)
         lines.append(f"| {title} | {shown} |")

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import Process
 
 from danlu.util.process import run, stream
 
@@ -26,6 +29,25 @@ def test_child_that_ignores_its_input_is_fine() -> None:
         return (await run(["true"], input=b"x" * 2_000_000)).code
 
     assert anyio.run(main) == 0
+
+
+def test_child_that_ends_before_its_input_is_written_is_fine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_process = anyio.open_process
+
+    async def open_and_wait(*args: Any, **options: Any) -> Process:
+        process = await open_process(*args, **options)
+        with suppress(ChildProcessError):  # asyncio has waited for it already
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        return process
+
+    monkeypatch.setattr(anyio, "open_process", open_and_wait)
+
+    async def main() -> bytes:
+        return (await run(["echo", "done"], input=b"x")).stdout
+
+    assert anyio.run(main) == b"done\n"
 
 
 def test_lines_come_one_by_one() -> None:

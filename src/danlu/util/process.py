@@ -111,7 +111,8 @@ async def run(
                 group.start_soon(drain, "stdout", process.stdout)
                 group.start_soon(drain, "stderr", process.stderr)
                 if process.stdin is not None:
-                    with suppress(anyio.BrokenResourceError):
+                    # The program may have ended without reading it.
+                    with suppress(anyio.BrokenResourceError, ConnectionError):
                         await process.stdin.send(input)
                     await process.stdin.aclose()
             await process.wait()

@@ -119,6 +119,7 @@ def test_a_script_runs_on_all_hosts_and_its_lines_arrive(cli: Cli, account: Runn
     expected += [f"worker-{rank} │ of 2 algo-{rank + 1}" for rank in (0, 1)]
     assert sorted(result.out.splitlines()) == sorted(expected)
     assert "demo succeeded" in result.err
+    assert result.err.count("the job stops after 1 day, SageMaker's default; see --deadline") == 1
     logs = cli("jobs", "logs", "demo", *ON).out
     assert sorted(logs.splitlines()) == sorted(expected)
     assert cli("jobs", "logs", "demo", "worker-1", "--tail", "1", *ON).out == "of 2 algo-2\n"

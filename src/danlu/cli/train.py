@@ -35,7 +35,7 @@ from danlu.submission.options import (
     format_option_name,
 )
 from danlu.submission.plan import plan_job
-from danlu.submission.submission import build_submission, preview_job
+from danlu.submission.submission import build_submission
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.training.train_job.schema import NAMESPACED_RUNTIME
 from danlu.util.human import parse_duration
@@ -198,9 +198,6 @@ def command(
         return 0
     if planned.target is not None and planned.target.description:
         run.terminal.info(planned.target.description)
-    preview = preview_job(planned, options, settings=run.settings)
-    for note in preview.notes if preview is not None else ():
-        run.terminal.info(note)
     submission = build_submission(
         planned, options, settings=run.settings, progress=run.start_progress(progress)
     )

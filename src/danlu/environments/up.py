@@ -50,11 +50,10 @@ from danlu.environments.ssh_hosts import configure_ssh, ssh_configuration
 from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Progress
 from danlu.project.build_cache import list_dependencies, lookup_environment
-from danlu.project.driver_check import check_driver, check_image_driver
+from danlu.project.driver_check import check_driver, check_stored_image
 from danlu.project.project import Project
 from danlu.project.project_environment import find_named_image, find_project_environment
 from danlu.sandbox import userns
-from danlu.sandbox.processor import require_image_processor
 from danlu.store import Store
 from danlu.util.config import NetworkName
 from danlu.util.epoch import read_epoch
@@ -117,18 +116,12 @@ def start_environment(
     gpus = options.gpus or str(runtime.gpus or "")
     if features.gpus == "host":
         gpus = decide_gpus(options.gpus, runtime, settings.config, progress)
-    if features.mounts_files:
-        with Store.open(settings.paths.store) as store:
-            require_image_processor(store, digest)
+    required = bool(gpus and options.gpus)
     if features.gpus == "host" and isinstance(target, Project):
-        required = bool(gpus and options.gpus)
         check_driver(target, progress, required=required, config=settings.config)
-    if features.gpus == "host" and gpus:
-        with Store.open(settings.paths.store) as store:
-            found = store.image(digest)
-        if found is not None:
-            required = bool(options.gpus)
-            check_image_driver(found.config, progress, required=required, config=settings.config)
+    if features.mounts_files:
+        uses_gpus = features.gpus == "host" and bool(gpus)
+        check_stored_image(digest, settings, progress, uses_gpus=uses_gpus, required=required)
     with lock_environment(root, name):
         environment = EnvironmentDirectory(root / name)
         existing = _read_existing(environment, name_directory(target), settings.paths)

@@ -1,4 +1,4 @@
-"""Compare this machine's NVIDIA driver with the CUDA that an environment is built for."""
+"""Compare this machine's NVIDIA driver and processor with what an environment is built for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from danlu.errors import MachineError
 from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Message, Progress
 from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
+from danlu.sandbox.processor import require_image_processor
+from danlu.store import Store
 
 if TYPE_CHECKING:
+    from danlu.engine.settings import Settings
     from danlu.environment.cuda_compatibility import CudaConflict
     from danlu.project.project import Project
     from danlu.util.config import Configuration
@@ -46,6 +49,21 @@ def check_image_driver(
     conflict = find_image_conflict(driver.version, variables)
     if conflict is not None:
         _report_conflict(conflict, progress, required=required)
+
+
+def check_stored_image(
+    digest: str, settings: Settings, progress: Progress, *, uses_gpus: bool, required: bool
+) -> None:
+    """Check that this machine's processor, and its driver if it ``uses_gpus``, run an image.
+
+    An image that the store lacks is not checked. Raises :class:`MachineError` for the processor,
+    and for the driver if GPUs are ``required``.
+    """
+    with Store.open(settings.paths.store) as store:
+        require_image_processor(store, digest)
+        image = store.image(digest) if uses_gpus else None
+    if image is not None:
+        check_image_driver(image.config, progress, required=required, config=settings.config)
 
 
 def _report_conflict(conflict: CudaConflict, progress: Progress, *, required: bool) -> None:

@@ -184,25 +184,11 @@ def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]"
     names = [name for name in hyperparameters if _SETTING.fullmatch(name)]
     settings = {name: hyperparameters.pop(name) for name in names}
     extra = {name: settings[name] for name in names if not _KNOWN_SETTING.fullmatch(name)}
-    hosts, host = resources.get("hosts"), resources.get("current_host")
-    if not isinstance(hosts, list) or host not in hosts:
-        raise StartError(f"invalid resourceconfig.json: host {host!r} is not one of {hosts!r}")
-    if not all(isinstance(name, str) and name for name in hosts) or len({*hosts}) < len(hosts):
-        raise StartError(f"invalid resourceconfig.json: hosts are {hosts!r}")
+    hosts, host = _read_hosts(resources)
     group = resources.get("current_group_name", "homogeneousCluster")
     launched = [group] if any(extra[name] for name in extra if _LAUNCHER.fullmatch(name)) else []
     launched = extra.get("sagemaker_distribution_instance_groups", launched)
-    try:
-        groups = {
-            item["instance_group_name"]: item for item in resources.get("instance_groups", ())
-        }
-        group_hosts = groups[group]["hosts"] if group in groups else []
-        nodes = [node for name in groups if name in launched for node in groups[name]["hosts"]]
-    except (KeyError, TypeError) as error:
-        raise StartError(f"invalid instance_groups in resourceconfig.json: {error}") from error
-    nodes = nodes if groups else list(hosts)
-    if not {*nodes} <= {*hosts}:
-        raise StartError(f"invalid resourceconfig.json: not all of {nodes!r} are in hosts")
+    groups, group_hosts, nodes = _read_groups(resources, group, launched)
     module = str(environ.get("SAGEMAKER_PROGRAM", settings.get("sagemaker_program")))
     instance_type = resources.get("current_instance_type", "local")
     paths = {name: f"{base}/input/data/{name}" for name in channels}
@@ -276,6 +262,34 @@ def read_job(base: str, environ: Any) -> "tuple[dict[str, str], dict[str, Any]]"
     variables["SAGEMAKER_JOB_NAME"] = _encode_value(settings.get("sagemaker_job_name"))
     variables["SAGEMAKER_REGION"] = _encode_value(settings.get("sagemaker_region", region))
     return variables, properties
+
+
+def _read_hosts(resources: "dict[str, Any]") -> "tuple[list[str], str]":
+    """Return the names of all hosts, and of this one."""
+    hosts, host = resources.get("hosts"), resources.get("current_host")
+    if not isinstance(hosts, list) or host not in hosts:
+        raise StartError(f"invalid resourceconfig.json: host {host!r} is not one of {hosts!r}")
+    if not all(isinstance(name, str) and name for name in hosts) or len({*hosts}) < len(hosts):
+        raise StartError(f"invalid resourceconfig.json: hosts are {hosts!r}")
+    return hosts, str(host)
+
+
+def _read_groups(
+    resources: "dict[str, Any]", group: Any, launched: Any
+) -> "tuple[dict[str, Any], list[str], list[str]]":
+    """Return instance groups by name, the hosts of ``group``, and those that a launcher uses."""
+    try:
+        groups = {
+            item["instance_group_name"]: item for item in resources.get("instance_groups", ())
+        }
+        group_hosts = groups[group]["hosts"] if group in groups else []
+        nodes = [node for name in groups if name in launched for node in groups[name]["hosts"]]
+    except (KeyError, TypeError) as error:
+        raise StartError(f"invalid instance_groups in resourceconfig.json: {error}") from error
+    nodes = nodes if groups else list(resources["hosts"])
+    if not {*nodes} <= {*resources["hosts"]}:
+        raise StartError(f"invalid resourceconfig.json: not all of {nodes!r} are in hosts")
+    return groups, group_hosts, nodes
 
 
 def build_arguments(hyperparameters: "dict[str, Any]") -> "list[str]":

@@ -12,18 +12,18 @@ import msgspec
 
 from danlu.engine.settings import Settings
 from danlu.errors import OutsideError, UsageError
-from danlu.graph.progress import Ended, Progress
+from danlu.graph.progress import Ended, Message, Progress
 from danlu.image.cluster_repository import cluster_repository
 from danlu.jobs.backends import find_target, is_remote
 from danlu.jobs.services import JobPreview
 from danlu.jobs.types import ContainerImage, Submission
 from danlu.oci.reference import Reference
 from danlu.project.build_cache import lookup
-from danlu.project.driver_check import check_driver, check_image_driver
+from danlu.project.driver_check import check_driver, check_stored_image
 from danlu.project.project import Project
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import read_image_platform
-from danlu.sandbox.processor import read_image_level, require_image_processor
+from danlu.sandbox.processor import read_image_level
 from danlu.store import Store
 from danlu.submission.initializers import provide_initializers
 from danlu.submission.job_code import collect_module_code, collect_script_code
@@ -130,13 +130,9 @@ def _prepare_local(
         images = {**images, **dict.fromkeys(main_images, image)}
     else:
         _check_commands(job)
-    with Store.open(settings.paths.store) as store:
-        for image in dict.fromkeys(images.values()):
-            require_image_processor(store, image.digest)
-            found = store.image(image.digest) if options.gpu else None
-            if found is not None:
-                config = settings.config
-                check_image_driver(found.config, progress, required=True, config=config)
+    for digest in dict.fromkeys(image.digest for image in images.values()):
+        uses_gpus = bool(options.gpu)
+        check_stored_image(digest, settings, progress, uses_gpus=uses_gpus, required=True)
     python = target.python if target is not None and not target.in_container else ""
     return msgspec.structs.replace(
         submission,
@@ -211,7 +207,9 @@ def _prepare_remote(
     draft = _draft_remote(submission, target, options, settings)
     place = find_target(options.on, settings)
     # Before an image is built and pushed.
-    place.service.preview_job(draft, place)
+    preview = place.service.preview_job(draft, place)
+    for note in preview.notes if preview is not None else ():
+        progress(Message(note, 0.0))
     if target is None or target.project is None:
         return draft
     image = _build_and_push(target, options, settings, progress)

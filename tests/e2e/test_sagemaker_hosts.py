@@ -14,6 +14,7 @@ from tests.engines import Engine, docker_daemon
 from tests.replica_runtime.sagemaker_hosts import (
     BUILD,
     PROGRAM,
+    pack_predictor,
     read_log,
     read_result,
     start_host,
@@ -238,16 +239,6 @@ def test_image_without_a_model_server_refuses_to_serve(docker: Engine, image: st
     assert "error: the image has no model server" in result.stderr
 
 
-PREDICTOR = """
-class Double:
-    example = [1.0, 2.0]
-
-    def load(self, directory):
-        self.factor = float(open(f"{directory}/factor").read())
-
-    def predict(self, values: list) -> list:
-        return [value * self.factor for value in values]
-"""
 ASK = """
 import urllib.request
 base = "http://127.0.0.1:8080"
@@ -262,17 +253,9 @@ print(urllib.request.urlopen(request).read().decode())
 def test_packed_image_serves_and_refuses_to_train(
     project: Project, docker: Engine, tmp_path: Path
 ) -> None:
-    project.write(
-        'install.python(version="3.11")', 'install.python_packages(["numpy"])',
-        'config.sagemaker(["python", "/srv/train.py"])',
-    )  # fmt: skip
-    (project.directory / "predict.py").write_text(PREDICTOR)
-    (project.directory / "model").mkdir()
-    (project.directory / "model" / "factor").write_text("2")
-    # The server needs NumPy, which the predictor does not.
-    options = ("--predictor", "predict.py:Double", "--keep", "numpy")
-    project("pack", "model", "-t", "packed:1", *options)
-    project("image", "save", "packed:1", "-o", str(tmp_path / "packed.tar"))
+    pack_predictor(
+        project, tmp_path / "packed.tar", 'config.sagemaker(["python", "/srv/train.py"])'
+    )
     docker.load(tmp_path / "packed.tar")
     write_host(tmp_path / "algo-1", "algo-1", ["algo-1"], {})
     start_host(docker, "packed:1", tmp_path, "algo-1", *ALONE)

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.conftest import Project
 from tests.engines import docker_daemon
 from tests.ports import free_port
-from tests.replica_runtime.sagemaker_hosts import BUILD, PROGRAM, read_result
+from tests.replica_runtime.sagemaker_hosts import BUILD, PROGRAM, pack_predictor, read_result
 from tests.serving.servers import install_packages
 
 pytestmark = [
@@ -118,16 +118,6 @@ answer = session.sagemaker_runtime_client.invoke_endpoint(
 print("ANSWER", answer["Body"].read().decode())
 client.delete_endpoint("double")
 """
-PREDICTOR = """
-class Double:
-    example = [1.0, 2.0]
-
-    def load(self, directory):
-        self.factor = float(open(f"{directory}/factor").read())
-
-    def predict(self, values: list) -> list:
-        return [value * self.factor for value in values]
-"""
 
 
 def run_sdk(sdk: Path, program: str, place: Path, address: str, *arguments: str) -> str:
@@ -195,15 +185,7 @@ def test_local_mode_trains_on_two_hosts(
 def test_local_mode_serves_a_packed_model(
     project: Project, tmp_path: Path, version: str, program: str
 ) -> None:
-    project.write(
-        'install.python(version="3.11")', 'install.python_packages(["numpy"])',
-    )  # fmt: skip
-    (project.directory / "predict.py").write_text(PREDICTOR)
-    (project.directory / "model").mkdir()
-    (project.directory / "model" / "factor").write_text("2")
-    options = ("--predictor", "predict.py:Double", "--keep", "numpy")
-    project("pack", "model", "-t", "packed:1", *options)
-    project("image", "save", "packed:1", "-o", str(tmp_path / "packed.tar"))
+    pack_predictor(project, tmp_path / "packed.tar")
     sdk = install_packages(tmp_path / "sdk", version)
     with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
         archive.add(project.directory / "model" / "factor", "factor")

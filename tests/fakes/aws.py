@@ -24,15 +24,20 @@ class AwsEndpoint:
 
     def environ(self, home: Path) -> dict[str, str]:
         """Return variables with which a program finds this endpoint and credentials for it."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": "AKIAFAKE",
-            "AWS_SECRET_ACCESS_KEY": "aws-secret",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": str(home / "aws-config"),
-            "AWS_SHARED_CREDENTIALS_FILE": str(home / "aws-credentials"),
-            "NO_PROXY": "127.0.0.1",
-        }
+        return aws_variables(self.url, home)
+
+
+def aws_variables(url: str, home: Path) -> dict[str, str]:
+    """Return variables with which a program finds an endpoint and credentials for it."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "AKIAFAKE",
+        "AWS_SECRET_ACCESS_KEY": "aws-secret",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(home / "aws-config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(home / "aws-credentials"),
+        "NO_PROXY": "127.0.0.1",
+    }
 
 
 def refuse_request(code: str, message: str = "", status: int = 400) -> Operation:

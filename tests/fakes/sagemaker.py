@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fakes.aws import aws_variables
+
 PACKAGES = ("moto[ecr,iam,logs,s3,sagemaker,server,sts]==5.2.5",)
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/Train"
@@ -27,15 +29,7 @@ class RunningAccount:
 
     def environ(self, home: Path) -> dict[str, str]:
         """Return variables with which a program finds this account and its credentials."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": "AKIAFAKE",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": str(home / "aws-config"),
-            "AWS_SHARED_CREDENTIALS_FILE": str(home / "aws-credentials"),
-            "NO_PROXY": "127.0.0.1",
-        }
+        return aws_variables(self.url, home)
 
 
 @contextmanager

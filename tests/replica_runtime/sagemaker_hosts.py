@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.conftest import Project
 from tests.engines import Engine
 
 BUILD = """\
@@ -71,6 +72,16 @@ if "SM_MODEL_DIR" in os.environ:
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK"))
     with open(f"{os.environ['SM_MODEL_DIR']}/{rank}.json", "w") as file:
         json.dump(variables, file)
+"""
+_PREDICTOR = """
+class Double:
+    example = [1.0, 2.0]
+
+    def load(self, directory):
+        self.factor = float(open(f"{directory}/factor").read())
+
+    def predict(self, values: list) -> list:
+        return [value * self.factor for value in values]
 """
 GROUP = "homogeneousCluster"
 
@@ -162,3 +173,19 @@ def read_log(engine: Engine, host: str) -> str:
 def wait_for_exit(engine: Engine, host: str) -> int:
     """Return the exit code of a host once it has ended."""
     return int(engine("wait", host))
+
+
+def pack_predictor(project: Project, archive: Path, *lines: str) -> None:
+    """Pack a model that doubles numbers as ``packed:1``, and save the image.
+
+    ``lines`` are further ones of the build file. The server needs NumPy, which the predictor does
+    not.
+    """
+    packages = 'install.python_packages(["numpy"])'
+    project.write('install.python(version="3.11")', packages, *lines)
+    (project.directory / "predict.py").write_text(_PREDICTOR)
+    (project.directory / "model").mkdir()
+    (project.directory / "model" / "factor").write_text("2")
+    options = ("--predictor", "predict.py:Double", "--keep", "numpy")
+    project("pack", "model", "-t", "packed:1", *options)
+    project("image", "save", "packed:1", "-o", str(archive))

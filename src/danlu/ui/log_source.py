@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Hashable, Sequence
+import time
+from collections.abc import AsyncGenerator, Hashable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -43,14 +46,34 @@ class LogDirectories(Protocol):
 class LogBatch(msgspec.Struct, frozen=True):
     """New lines; ``first`` is the index of the first, ``cursor`` is after the last.
 
-    ``begin`` and ``end`` are those of the whole log.
+    ``begin`` and ``end`` are those of the whole log. ``job`` differs between jobs of one name.
     """
 
+    job: str
     first: int
     begin: int
     end: int
     lines: tuple[LogLine, ...]
     cursor: Cursor
+
+
+@dataclass(frozen=True)
+class _FoundLogs:
+    """The files of a job's logs, as they were at ``micros`` (Unix time)."""
+
+    job: str
+    directory: Path
+    replicas: Sequence[ReplicaId]
+    micros: int
+    is_complete: bool
+    error: DanluError | None = None
+
+    def read_stamps(self) -> Sequence[Hashable]:
+        """Return a value that differs after a line was written."""
+        return [_read_stamp(self.directory, replica) for replica in self.replicas]
+
+    def open_index(self) -> MergedLogIndex:
+        return MergedLogIndex(self.directory, self.replicas, micros=self.micros)
 
 
 class LogSources:
@@ -60,23 +83,37 @@ class LogSources:
         self._backend = backend
         self._copies: dict[tuple[str, Hashable], _LogCopy] = {}
 
+    async def read_window(
+        self, name: str, replicas: Sequence[str], first: int, count: int
+    ) -> LogBatch:
+        """Return up to ``count`` lines from the index ``first`` on."""
+        found = await self._find_logs(name, replicas)
+        with found.open_index() as index:
+            return _read_batch(found.job, index, index.find_cursor(max(index.begin, first)), count)
+
     async def open_index(self, name: str, replicas: Sequence[str] = ()) -> MergedLogIndex:
         """Return the index of these replicas' logs (default: all), which the caller closes."""
-        directory, logged = await self._find_logs(name)
-        return MergedLogIndex(directory, _choose_replicas(logged, replicas))
+        return (await self._find_logs(name, replicas)).open_index()
 
-    async def _find_logs(self, name: str) -> tuple[Path, Sequence[ReplicaId]]:
-        if isinstance(self._backend, LogDirectories):
-            found = self._backend
-            return found.log_directory(name), found.list_logged_replicas(name)
-        copy = await self._find_copy(name)
-        return copy.directory, copy.replicas
-
-    async def _find_copy(self, name: str) -> _LogCopy:
+    async def _find_logs(self, name: str, names: Sequence[str]) -> _FoundLogs:
         view = await self._backend.view(name)
-        key = name, view.created
-        if key in self._copies and self._copies[key].error is not None:
-            self._copies.pop(key).close()  # try again
+        # Before the list of replicas: what another replica writes from now on comes later.
+        micros = time.time_ns() // 1000
+        job = f"{view.created.timestamp():.6f}" if view.created else "0"
+
+        def choose(logged: Sequence[ReplicaId]) -> Sequence[ReplicaId]:
+            return [replica for replica in logged if str(replica) in names or not names]
+
+        if isinstance(self._backend, LogDirectories):
+            directory = self._backend.log_directory(name)
+            chosen = choose(self._backend.list_logged_replicas(name))
+            return _FoundLogs(job, directory, chosen, micros, view.finished)
+        copy = self._find_copy(name, view.created)
+        chosen = choose(copy.replicas)
+        return _FoundLogs(job, copy.directory, chosen, micros, copy.is_complete, copy.error)
+
+    def _find_copy(self, name: str, created: datetime | None) -> _LogCopy:
+        key = name, created
         if key not in self._copies:
             while len(self._copies) >= _MAX_COPIES:
                 self._copies.pop(next(iter(self._copies))).close()
@@ -84,46 +121,39 @@ class LogSources:
         return self._copies[key]
 
     async def follow(
-        self, name: str, replicas: Sequence[str], cursor: Cursor | None
-    ) -> AsyncIterator[LogBatch]:
-        """Yield new lines as they come, from ``cursor`` on; without one, the last lines first.
+        self, name: str, replicas: Sequence[str], job: str, cursor: Cursor | None
+    ) -> AsyncGenerator[LogBatch, None]:
+        """Yield new lines as they come, from the ``cursor`` of a batch of ``job`` on.
 
-        Ends when the job has finished and all its lines were yielded.
+        Without one, or if another job has this name now, the last lines come first. Ends when the
+        job has finished and all its lines were yielded.
         """
-        before: list[Hashable] | None = None
-        over = False
-        is_local = isinstance(self._backend, LogDirectories)
+        self._forget_failed_copies()
+        before: Sequence[Hashable] | None = None
         while True:
-            directory, logged = await self._find_logs(name)
-            chosen = _choose_replicas(logged, replicas)
-            stamp = [_read_stamp(directory, id) for id in chosen]
-            if stamp != before or over:
-                with MergedLogIndex(directory, chosen) as index:
-                    if is_local and cursor is not None and index.count_until(cursor) > index.end:
-                        cursor = None  # another job of this name has begun
-                    batch = _read_batch(index, cursor)
-                    before = stamp if index.is_settled else None
-                if batch.lines or cursor is None:
+            found = await self._find_logs(name, replicas)
+            if found.job != job:
+                job, cursor, before = found.job, None, None
+            stamps = found.read_stamps()
+            if stamps != before or found.is_complete:
+                is_first = cursor is None
+                with found.open_index() as index:
+                    batch = _read_batch(job, index, _catch_up(index, cursor), _BATCH_LINES)
                     cursor = batch.cursor
+                    is_read = index.is_settled and index.count_until(cursor) >= index.end
+                before = stamps if is_read else None
+                if batch.lines or is_first:
                     yield batch
-                if sum(cursor.get(str(id), 0) for id in chosen) < batch.end:
-                    before = None
-                elif over and before is not None:
-                    return
-            if not over:
-                over = await self._is_over(name)
+                if found.is_complete and is_read:
+                    break
             await asyncio.sleep(_POLL_SECONDS)
+        if found.error is not None:
+            raise found.error
 
-    async def _is_over(self, name: str) -> bool:
-        for (copied, _), copy in self._copies.items():
-            if copied == name:
-                if copy.error is not None:
-                    raise copy.error
-                return copy.is_complete
-        try:
-            return (await self._backend.view(name)).finished
-        except DanluError:
-            return True  # removed meanwhile
+    def _forget_failed_copies(self) -> None:
+        for key, copy in list(self._copies.items()):
+            if copy.error is not None:
+                self._copies.pop(key).close()
 
     def close(self) -> None:
         """Remove the copies."""
@@ -132,18 +162,16 @@ class LogSources:
         self._copies.clear()
 
 
-def _choose_replicas(logged: Sequence[ReplicaId], names: Sequence[str]) -> list[ReplicaId]:
-    return [replica for replica in logged if str(replica) in names or not names]
+def _catch_up(index: MergedLogIndex, cursor: Cursor | None) -> Cursor:
+    """Return the cursor, or, if it is far behind, one near the end."""
+    if cursor is not None and index.end - index.count_until(cursor) <= _MAX_LAG_LINES:
+        return cursor
+    return index.find_cursor(max(index.begin, index.end - _CATCH_UP_LINES))
 
 
-def _read_batch(index: MergedLogIndex, cursor: Cursor | None) -> LogBatch:
-    first = None if cursor is None else index.count_until(cursor)
-    if first is None or index.end - first > _MAX_LAG_LINES:
-        cursor = index.find_cursor(max(index.begin, index.end - _CATCH_UP_LINES))
-        first = sum(cursor.values())
-    assert cursor is not None
-    lines = index.read(cursor, _BATCH_LINES)
-    return LogBatch(first, index.begin, index.end, tuple(lines), advance_cursor(cursor, lines))
+def _read_batch(job: str, index: MergedLogIndex, cursor: Cursor, count: int) -> LogBatch:
+    first, lines = index.count_until(cursor), index.read(cursor, count)
+    return LogBatch(job, first, index.begin, index.end, tuple(lines), advance_cursor(cursor, lines))
 
 
 def _read_stamp(directory: Path, replica: ReplicaId) -> Hashable:

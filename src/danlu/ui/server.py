@@ -238,10 +238,10 @@ class _UiServer:
     async def _send_log(self, name: str, request: web.Request, stream: _EventStream) -> None:
         """Send the lines of a job's log until it has ended."""
         last = request.headers.get("Last-Event-ID") or request.query.get("from", "")
-        cursor = _decode_cursor(last) if last else None
+        job, cursor = _decode_position(last) if last else ("", None)
         try:
-            async for batch in self._site.logs.follow(name, _read_replicas(request), cursor):
-                await stream.send("lines", _render_batch(batch), _encode_cursor(batch.cursor))
+            async for batch in self._site.logs.follow(name, _read_replicas(request), job, cursor):
+                await stream.send("lines", _render_batch(batch), _encode_position(batch))
         except DanluError as error:
             await stream.send("log-failure", _describe_error(error))
         await stream.send("end", {})
@@ -285,12 +285,12 @@ class _UiServer:
 
     async def _send_lines(self, request: web.Request) -> web.Response:
         first, count = _read_number(request, "first"), _read_number(request, "count")
-        with await self._open_logs(request) as index:
-            cursor = index.find_cursor(max(index.begin, first))
-            lines = index.read(cursor, min(count, _MAX_WINDOW_LINES))
-            batch = LogBatch(
-                index.count_until(cursor), index.begin, index.end, tuple(lines), cursor
-            )
+        batch = await self._site.logs.read_window(
+            request.match_info["name"],
+            _read_replicas(request),
+            first,
+            min(count, _MAX_WINDOW_LINES),
+        )
         return _json_response(_render_batch(batch))
 
     async def _find_line(self, request: web.Request) -> web.Response:
@@ -386,22 +386,25 @@ def _read_replicas(request: web.Request) -> list[str]:
     return [name for name in request.query.getall("replica", []) if name]
 
 
-def _encode_cursor(cursor: Cursor) -> str:
-    return " ".join(f"{name}:{number}" for name, number in sorted(cursor.items()))
+def _encode_position(batch: LogBatch) -> str:
+    numbers = (f"{name}:{number}" for name, number in sorted(batch.cursor.items()))
+    return " ".join((batch.job, *numbers))
 
 
-def _decode_cursor(text: str) -> Cursor:
+def _decode_position(text: str) -> tuple[str, Cursor]:
+    job, *words = text.split(" ")
     cursor: dict[str, int] = {}
-    for word in text.split():
+    for word in words:
         name, _, number = word.rpartition(":")
         if not number.isdecimal() or len(number) > 15:
             raise web.HTTPBadRequest
         cursor[name] = int(number)
-    return cursor
+    return job, cursor
 
 
 def _render_batch(batch: LogBatch) -> Mapping[str, object]:
     return {
+        "job": batch.job,
         "first": batch.first,
         "begin": batch.begin,
         "end": batch.end,

@@ -206,11 +206,15 @@ class ReplicaLogIndex:
 class MergedLogIndex:
     """The logs of several replicas in one order, at the moment when this is created.
 
-    ``begin`` and ``end`` are the indexes of the first line that is still there, and after the last.
+    ``micros`` (Unix time; default: now) is when the list of replicas was made: one that is not in
+    it has no lines from before. ``begin`` and ``end`` are the indexes of the first line that is
+    still there, and after the last.
     """
 
-    def __init__(self, directory: Path, replicas: Sequence[ReplicaId]) -> None:
-        now = time.time_ns() // 1000
+    def __init__(
+        self, directory: Path, replicas: Sequence[ReplicaId], *, micros: int | None = None
+    ) -> None:
+        micros = time.time_ns() // 1000 if micros is None else micros
         self._logs: list[ReplicaLogIndex] = []
         try:
             for replica in sorted(replicas):
@@ -218,10 +222,8 @@ class MergedLogIndex:
         except BaseException:
             self.close()
             raise
-        several = len(self._logs) > 1
         self._ends = {
-            log.name: log.count_before(now - _SETTLE_MICROS) if several else log.end
-            for log in self._logs
+            log.name: _find_settled_end(log, micros - _SETTLE_MICROS) for log in self._logs
         }
         self.begin = sum(min(log.begin, self._ends[log.name]) for log in self._logs)
         self.end = sum(self._ends.values())
@@ -255,7 +257,7 @@ class MergedLogIndex:
         """Return the cursor of the line with this index, or of the nearest that is there."""
         if len(self._logs) == 1:
             log = self._logs[0]
-            return {log.name: max(log.begin, min(index, log.end))}
+            return {log.name: max(log.begin, min(index, self._ends[log.name]))}
         times = [log.times for log in self._logs if log.end > log.begin]
         if not times or index >= self.end:
             return self._ends
@@ -318,6 +320,15 @@ class MergedLogIndex:
         found = [log.find_text(text.encode(), cursor[log.name]) for log in self._logs]
         lines = sorted((line for line in found if line is not None), key=_order_key)
         return self._index_of(lines[0]) if lines else None
+
+
+def _find_settled_end(log: ReplicaLogIndex, until: int) -> int:
+    """Return the number after the last line from before ``until`` (Unix time, µs).
+
+    Lines from the future are visible: another clock is ahead, or this one was set back.
+    """
+    is_ahead = log.count_before(time.time_ns() // 1000 + 1) < log.end
+    return log.end if is_ahead else log.count_before(until)
 
 
 def advance_cursor(cursor: Cursor, lines: Iterable[LogLine]) -> Cursor:

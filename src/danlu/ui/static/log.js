@@ -72,7 +72,9 @@ export class LogPane {
 
     // -- lines ----------------------------------------------------------------------------------
 
-    addLines({ first, begin, end, lines }) {
+    addLines({ job, first, begin, end, lines }) {
+        if (job !== this.job) this.clear(); // another job of this name has begun
+        this.job = job;
         lines.forEach((line, number) => this.lines.set(first + number, line));
         this.begin = begin;
         this.end = Math.max(this.end, end);

@@ -185,10 +185,7 @@ const live = new PageStream(
     makeLiveUrl,
     {
         parts: parts => Object.entries(parts).forEach(([id, html]) => patchPart(id, html)),
-        lines: batch => {
-            if (batch.end < pane.end) pane.clear(); // another job of this name has begun
-            pane.addLines(batch);
-        },
+        lines: batch => pane.addLines(batch),
         end: () => { pane.isOver = true; },
         "log-failure": failure => showMessage(failure.message),
         failure: showFailure,

@@ -1,0 +1,81 @@
+"""The lines of a log as they come: each once, in one order, and those of one job only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.jobs.local.log_files import LogWriter, log_file
+from danlu.jobs.types import LogLine
+from danlu.training.types import ConditionType, ReplicaId
+from danlu.ui.log_source import LogBatch, LogSources
+from tests.jobs.local.support import worker
+from tests.ui.recorded_jobs import RecordedJobs, recorded_view
+
+pytestmark = pytest.mark.anyio
+
+
+class LoggedJobs(RecordedJobs):
+    """A running job ``run`` whose logs a test writes."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__([recorded_view("run", {}, state=ConditionType.RUNNING)])
+        self.directory = directory
+        self.replicas: list[ReplicaId] = []
+
+    def log_directory(self, name: str) -> Path:
+        return self.directory
+
+    def list_logged_replicas(self, name: str) -> list[ReplicaId]:
+        return self.replicas
+
+    @contextmanager
+    def start_replica(self, index: int) -> Iterator[LogWriter]:
+        self.replicas.append(worker(index))
+        path = log_file(self.directory, worker(index))
+        writer = LogWriter(path, limit=1 << 20, keep=1)
+        yield writer
+        writer.close()
+
+
+async def read_lines(
+    jobs: LoggedJobs, count: int, after: LogBatch | None = None
+) -> tuple[list[LogLine], LogBatch]:
+    """The next lines, ``count`` at least, whose indexes follow each other, and the last batch."""
+    lines: list[LogLine] = []
+    job, cursor = (after.job, after.cursor) if after else ("", None)
+    begin = after.first + len(after.lines) if after else 0
+    with anyio.fail_after(60):
+        async with aclosing(LogSources(jobs).follow("run", (), job, cursor)) as batches:
+            async for batch in batches:
+                assert batch.first == begin + len(lines)
+                lines += batch.lines
+                if len(lines) >= count:
+                    return lines, batch
+    raise AssertionError("the job has ended")
+
+
+async def test_replica_that_starts_late_repeats_no_line(tmp_path: Path) -> None:
+    jobs = LoggedJobs(tmp_path)
+    written = [b"%d" % number for number in range(50)]
+    with jobs.start_replica(0) as first:
+        first.write(written, attempt=0)
+        before, last = await read_lines(jobs, 50)
+        with jobs.start_replica(1) as second:
+            second.write([b"late"], attempt=0)
+            after, _ = await read_lines(jobs, 1, last)
+    assert [line.data for line in before + after] == [*written, b"late"]
+
+
+async def test_lines_from_the_future_are_shown(tmp_path: Path) -> None:
+    jobs = LoggedJobs(tmp_path)
+    with jobs.start_replica(0) as first, jobs.start_replica(1) as second:
+        first.append_records(b"0 0 %d W ahead\n" % ((time.time_ns() // 1000) + 3_600_000_000))
+        second.write([b"now"], attempt=0)
+        lines, _ = await read_lines(jobs, 2)
+    assert {line.data for line in lines} == {b"ahead", b"now"}

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
+from danlu.errors import OutsideError
 from danlu.jobs.local.log_files import LogWriter, log_file
 from danlu.jobs.types import LogLine
 from danlu.training.types import ConditionType, ReplicaId
 from danlu.ui.log_source import LogBatch, LogSources
 from tests.jobs.local.support import worker
+from tests.sweeps.sweep_jobs import LEADER, NOW
 from tests.ui.recorded_jobs import RecordedJobs, recorded_view
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +81,28 @@ async def test_lines_from_the_future_are_shown(tmp_path: Path) -> None:
         second.write([b"now"], attempt=0)
         lines, _ = await read_lines(jobs, 2)
     assert {line.data for line in lines} == {b"ahead", b"now"}
+
+
+class BrokenStreams(RecordedJobs):
+    """A running job of a cluster, whose log breaks off after a line."""
+
+    def __init__(self) -> None:
+        super().__init__([recorded_view("run", {}, state=ConditionType.RUNNING)])
+
+    async def logs(self, name: str, **options: object) -> AsyncIterator[LogLine]:
+        yield LogLine(LEADER, 0, 0, NOW, b"line")
+        raise OutsideError("the API server closed the stream")
+
+
+async def test_log_of_a_cluster_that_breaks_off_says_why() -> None:
+    sources = LogSources(BrokenStreams())
+    lines: list[LogLine] = []
+
+    async def read_all() -> None:
+        async for batch in sources.follow("run", (), "", None):
+            lines.extend(batch.lines)
+
+    fails = pytest.raises(OutsideError, match="closed the stream")
+    with closing(sources), anyio.fail_after(60), fails:
+        await read_all()
+    assert [line.data for line in lines] == [b"line"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from danlu.errors import OutsideError
 from danlu.jobs.local.log_files import LogWriter, log_file
-from danlu.jobs.types import LogLine
+from danlu.jobs.types import JobView, LogLine
 from danlu.training.types import ConditionType, ReplicaId
 from danlu.ui.log_source import LogBatch, LogSources
 from tests.jobs.local.support import worker
@@ -106,3 +106,40 @@ async def test_log_of_a_cluster_that_breaks_off_says_why() -> None:
     with closing(sources), anyio.fail_after(60), fails:
         await read_all()
     assert [line.data for line in lines] == [b"line"]
+
+
+class WaitingStreams(RecordedJobs):
+    """Running jobs of a cluster, whose logs go on when ``proceed`` is set."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(recorded_view(name, {}, state=ConditionType.RUNNING) for name in names)
+        self.proceed = anyio.Event()
+        self.asked: list[str] = []
+
+    async def view(self, name: str) -> JobView:
+        self.asked.append(name)
+        return await super().view(name)
+
+    async def logs(self, name: str, **options: object) -> AsyncIterator[LogLine]:
+        yield LogLine(LEADER, 0, 0, NOW, b"early")
+        await self.proceed.wait()
+        yield LogLine(LEADER, 0, 1, NOW, b"late")
+
+
+async def test_many_followed_logs_of_a_cluster_go_on_without_asking_it_again() -> None:
+    names = [f"job-{number}" for number in range(10)]
+    jobs = WaitingStreams(names)
+    shown: dict[str, list[bytes]] = {name: [] for name in names}
+
+    async def follow(name: str) -> None:
+        async for batch in sources.follow(name, (), "", None):
+            shown[name] += [line.data for line in batch.lines]
+            if all(shown.values()):
+                jobs.proceed.set()
+
+    with closing(LogSources(jobs)) as sources, anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(follow, name)
+    assert list(shown.values()) == [[b"early", b"late"]] * len(names)
+    assert sorted(jobs.asked) == sorted(names)

@@ -10,8 +10,8 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Hashable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,11 +20,14 @@ import msgspec
 from danlu.errors import DanluError
 from danlu.jobs.local.log_files import LogWriter, format_record, log_file
 from danlu.jobs.local.log_index import Cursor, MergedLogIndex, advance_cursor
-from danlu.jobs.types import JobBackend, LogLine
+from danlu.jobs.types import JobBackend, JobView, LogLine
 from danlu.training.types import ReplicaId
 
 _LOG_BYTES, _LOG_FILES = 16 << 20, 7
 _MAX_COPIES = 8
+#: A line of a running job is visible when it is this old. Lines get their time shortly before they
+#: are written, so what becomes visible later is never earlier in the order.
+_SETTLE_MICROS = 20_000
 #: Seconds between two looks for new lines; also what coalesces them.
 _POLL_SECONDS = 0.1
 #: A page that is further behind gets the newest lines and fetches others when it shows them.
@@ -33,7 +36,7 @@ _BATCH_LINES = 1000
 
 
 @runtime_checkable
-class LogDirectories(Protocol):
+class LocalLogBackend(JobBackend, Protocol):
     """A backend whose logs are files of this machine."""
 
     def log_directory(self, name: str) -> Path:
@@ -58,22 +61,34 @@ class LogBatch(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _FoundLogs:
-    """The files of a job's logs, as they were at ``micros`` (Unix time)."""
+class _LogState:
+    """The log files of a job, in which lines from ``until`` on (Unix time in µs) may be missing."""
 
     job: str
     directory: Path
     replicas: Sequence[ReplicaId]
-    micros: int
     is_complete: bool
+    until: int | None = None
     error: DanluError | None = None
 
-    def read_stamps(self) -> Sequence[Hashable]:
-        """Return a value that differs after a line was written."""
-        return [_read_stamp(self.directory, replica) for replica in self.replicas]
+    def choose(self, names: Sequence[str]) -> Sequence[ReplicaId]:
+        """Return the replicas with these names; without names, all."""
+        return [replica for replica in self.replicas if str(replica) in names or not names]
 
-    def open_index(self) -> MergedLogIndex:
-        return MergedLogIndex(self.directory, self.replicas, micros=self.micros)
+    def open_index(self, names: Sequence[str]) -> MergedLogIndex:
+        """Return the index of these replicas' logs, which the caller closes."""
+        return MergedLogIndex(self.directory, self.choose(names), until=self.until)
+
+    def read_stamps(self, names: Sequence[str]) -> Sequence[Hashable]:
+        """Return a value that differs after one of these replicas has written a line."""
+        return [_read_stamp(self.directory, replica) for replica in self.choose(names)]
+
+
+class _JobLogs(Protocol):
+    """The log files of a job while it writes them."""
+
+    async def read_state(self) -> _LogState:
+        """Return the present state; :class:`UsageError` if the job does not exist any more."""
 
 
 class LogSources:
@@ -81,44 +96,35 @@ class LogSources:
 
     def __init__(self, backend: JobBackend) -> None:
         self._backend = backend
-        self._copies: dict[tuple[str, Hashable], _LogCopy] = {}
+        self._copies: dict[tuple[str, str], _LogCopy] = {}
+        self._followed: list[_JobLogs] = []
 
     async def read_window(
         self, name: str, replicas: Sequence[str], first: int, count: int
     ) -> LogBatch:
         """Return up to ``count`` lines from the index ``first`` on."""
-        found = await self._find_logs(name, replicas)
-        with found.open_index() as index:
-            return _read_batch(found.job, index, index.find_cursor(max(index.begin, first)), count)
+        state = await (await self._find_logs(name)).read_state()
+        with state.open_index(replicas) as index:
+            return _read_batch(state.job, index, index.find_cursor(max(index.begin, first)), count)
 
     async def open_index(self, name: str, replicas: Sequence[str] = ()) -> MergedLogIndex:
         """Return the index of these replicas' logs (default: all), which the caller closes."""
-        return (await self._find_logs(name, replicas)).open_index()
+        return (await (await self._find_logs(name)).read_state()).open_index(replicas)
 
-    async def _find_logs(self, name: str, names: Sequence[str]) -> _FoundLogs:
-        view = await self._backend.view(name)
-        # Before the list of replicas: what another replica writes from now on comes later.
-        micros = time.time_ns() // 1000
-        job = f"{view.created.timestamp():.6f}" if view.created else "0"
-
-        def choose(logged: Sequence[ReplicaId]) -> Sequence[ReplicaId]:
-            return [replica for replica in logged if str(replica) in names or not names]
-
-        if isinstance(self._backend, LogDirectories):
-            directory = self._backend.log_directory(name)
-            chosen = choose(self._backend.list_logged_replicas(name))
-            return _FoundLogs(job, directory, chosen, micros, view.finished)
-        copy = self._find_copy(name, view.created)
-        chosen = choose(copy.replicas)
-        return _FoundLogs(job, copy.directory, chosen, micros, copy.is_complete, copy.error)
-
-    def _find_copy(self, name: str, created: datetime | None) -> _LogCopy:
-        key = name, created
+    async def _find_logs(self, name: str) -> _JobLogs:
+        if isinstance(self._backend, LocalLogBackend):
+            return _LocalLogs(self._backend, name)
+        key = name, _identify_job(await self._backend.view(name))
         if key not in self._copies:
-            while len(self._copies) >= _MAX_COPIES:
-                self._copies.pop(next(iter(self._copies))).close()
-            self._copies[key] = _LogCopy(self._backend, name)
+            self._remove_copies()
+            self._copies[key] = _LogCopy(self._backend, *key)
         return self._copies[key]
+
+    def _remove_copies(self) -> None:
+        """Make room for another copy by removing the oldest of those that no page follows."""
+        for key, copy in list(self._copies.items()):
+            if len(self._copies) >= _MAX_COPIES and copy not in self._followed:
+                self._copies.pop(key).close()
 
     async def follow(
         self, name: str, replicas: Sequence[str], job: str, cursor: Cursor | None
@@ -129,26 +135,14 @@ class LogSources:
         job has finished and all its lines were yielded.
         """
         self._forget_failed_copies()
-        before: Sequence[Hashable] | None = None
-        while True:
-            found = await self._find_logs(name, replicas)
-            if found.job != job:
-                job, cursor, before = found.job, None, None
-            stamps = found.read_stamps()
-            if stamps != before or found.is_complete:
-                is_first = cursor is None
-                with found.open_index() as index:
-                    batch = _read_batch(job, index, _catch_up(index, cursor), _BATCH_LINES)
-                    cursor = batch.cursor
-                    is_read = index.is_settled and index.count_until(cursor) >= index.end
-                before = stamps if is_read else None
-                if batch.lines or is_first:
+        logs = await self._find_logs(name)
+        self._followed.append(logs)
+        try:
+            async with aclosing(_follow_logs(logs, replicas, job, cursor)) as batches:
+                async for batch in batches:
                     yield batch
-                if found.is_complete and is_read:
-                    break
-            await asyncio.sleep(_POLL_SECONDS)
-        if found.error is not None:
-            raise found.error
+        finally:
+            self._followed.remove(logs)
 
     def _forget_failed_copies(self) -> None:
         for key, copy in list(self._copies.items()):
@@ -160,6 +154,31 @@ class LogSources:
         for copy in self._copies.values():
             copy.close()
         self._copies.clear()
+
+
+async def _follow_logs(
+    logs: _JobLogs, replicas: Sequence[str], job: str, cursor: Cursor | None
+) -> AsyncGenerator[LogBatch, None]:
+    before: Sequence[Hashable] | None = None
+    while True:
+        state = await logs.read_state()
+        if state.job != job:
+            job, cursor, before = state.job, None, None
+        stamps = state.read_stamps(replicas)
+        if stamps != before or state.is_complete:
+            is_first = cursor is None
+            with state.open_index(replicas) as index:
+                batch = _read_batch(job, index, _catch_up(index, cursor), _BATCH_LINES)
+                cursor = batch.cursor
+                is_read = index.is_settled and index.count_until(cursor) >= index.end
+            before = stamps if is_read else None
+            if batch.lines or is_first:
+                yield batch
+            if state.is_complete and is_read:
+                break
+        await asyncio.sleep(_POLL_SECONDS)
+    if state.error is not None:
+        raise state.error
 
 
 def _catch_up(index: MergedLogIndex, cursor: Cursor | None) -> Cursor:
@@ -174,6 +193,11 @@ def _read_batch(job: str, index: MergedLogIndex, cursor: Cursor, count: int) -> 
     return LogBatch(job, first, index.begin, index.end, tuple(lines), advance_cursor(cursor, lines))
 
 
+def _identify_job(view: JobView) -> str:
+    """Return a word that differs between jobs of one name."""
+    return f"{view.created.timestamp():.6f}" if view.created else "0"
+
+
 def _read_stamp(directory: Path, replica: ReplicaId) -> Hashable:
     try:
         status = log_file(directory, replica).stat()
@@ -182,22 +206,40 @@ def _read_stamp(directory: Path, replica: ReplicaId) -> Hashable:
     return status.st_ino, status.st_size
 
 
+class _LocalLogs:
+    """The logs of a job of this machine, as files of its own."""
+
+    def __init__(self, backend: LocalLogBackend, name: str) -> None:
+        self._backend = backend
+        self._name = name
+
+    async def read_state(self) -> _LogState:
+        """Return the present state; :class:`UsageError` if the job does not exist any more."""
+        view = await self._backend.view(self._name)
+        # Before the list of replicas is made: those that are not in it write later lines.
+        until = None if view.finished else time.time_ns() // 1000 - _SETTLE_MICROS
+        directory = self._backend.log_directory(self._name)
+        logged = self._backend.list_logged_replicas(self._name)
+        return _LogState(_identify_job(view), directory, logged, view.finished, until)
+
+
 class _LogCopy:
     """Copies the log lines of one job to files."""
 
-    def __init__(self, backend: JobBackend, name: str) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="danlu-ui-")
-        self.directory = Path(self._directory.name)
-        self.is_complete = False
+    def __init__(self, backend: JobBackend, name: str, job: str) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="danlu-ui-")
+        self._directory = Path(self._temporary.name)
+        self._job = job
+        self._is_complete = False
         self.error: DanluError | None = None
         self._writers: dict[ReplicaId, LogWriter] = {}
         self._last = 0
         self._task = asyncio.create_task(self._copy_lines(backend, name))
 
-    @property
-    def replicas(self) -> Sequence[ReplicaId]:
-        """The replicas that have a log."""
-        return list(self._writers)
+    async def read_state(self) -> _LogState:
+        """Return the present state."""
+        replicas = list(self._writers)
+        return _LogState(self._job, self._directory, replicas, self._is_complete, error=self.error)
 
     async def _copy_lines(self, backend: JobBackend, name: str) -> None:
         try:
@@ -206,15 +248,15 @@ class _LogCopy:
                 await asyncio.sleep(0)
         except DanluError as error:
             self.error = error
-        self.is_complete = True
+        self._is_complete = True
 
     def _write_line(self, line: LogLine) -> None:
         if line.replica not in self._writers:
-            path = log_file(self.directory, line.replica)
+            path = log_file(self._directory, line.replica)
             writer = LogWriter(path, limit=_LOG_BYTES, keep=_LOG_FILES)
             self._writers[line.replica] = writer
         # In the order in which they come: clocks of nodes differ, and an index must not change.
-        self._last = max(self._last, round(line.time.timestamp() * 1_000_000))
+        self._last = max(self._last + 1, round(line.time.timestamp() * 1_000_000))
         self._writers[line.replica].append_records(format_record(line, self._last))
 
     def close(self) -> None:
@@ -222,4 +264,4 @@ class _LogCopy:
         self._task.cancel()
         for writer in self._writers.values():
             writer.close()
-        self._directory.cleanup()
+        self._temporary.cleanup()

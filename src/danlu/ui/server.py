@@ -7,7 +7,7 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -239,9 +239,11 @@ class _UiServer:
         """Send the lines of a job's log until it has ended."""
         last = request.headers.get("Last-Event-ID") or request.query.get("from", "")
         job, cursor = _decode_position(last) if last else ("", None)
+        followed = self._site.logs.follow(name, _read_replicas(request), job, cursor)
         try:
-            async for batch in self._site.logs.follow(name, _read_replicas(request), job, cursor):
-                await stream.send("lines", _render_batch(batch), _encode_position(batch))
+            async with aclosing(followed) as batches:
+                async for batch in batches:
+                    await stream.send("lines", _render_batch(batch), _encode_position(batch))
         except DanluError as error:
             await stream.send("log-failure", _describe_error(error))
         await stream.send("end", {})

@@ -36,9 +36,6 @@ _PROBE_BYTES = 256
 #: Below this distance records are read one after the other instead of bisecting further.
 _SCAN_BYTES = 16 << 10
 _CHUNK_BYTES = 1 << 20
-#: A line is visible when it is this old. Lines get their time shortly before they are written, so
-#: what becomes visible later is never earlier in the order.
-_SETTLE_MICROS = 20_000
 
 
 class AttemptSpan(msgspec.Struct, frozen=True):
@@ -206,15 +203,14 @@ class ReplicaLogIndex:
 class MergedLogIndex:
     """The logs of several replicas in one order, at the moment when this is created.
 
-    ``micros`` (Unix time; default: now) is when the list of replicas was made: one that is not in
-    it has no lines from before. ``begin`` and ``end`` are the indexes of the first line that is
-    still there, and after the last.
+    ``begin`` and ``end`` are the indexes of the first line that is still there, and after the last.
+    Lines from the time ``until`` on (Unix time in µs) are not visible yet: while replicas write,
+    earlier lines of others may still come before them.
     """
 
     def __init__(
-        self, directory: Path, replicas: Sequence[ReplicaId], *, micros: int | None = None
+        self, directory: Path, replicas: Sequence[ReplicaId], *, until: int | None = None
     ) -> None:
-        micros = time.time_ns() // 1000 if micros is None else micros
         self._logs: list[ReplicaLogIndex] = []
         try:
             for replica in sorted(replicas):
@@ -222,9 +218,7 @@ class MergedLogIndex:
         except BaseException:
             self.close()
             raise
-        self._ends = {
-            log.name: _find_settled_end(log, micros - _SETTLE_MICROS) for log in self._logs
-        }
+        self._ends = {log.name: _find_visible_end(log, until) for log in self._logs}
         self.begin = sum(min(log.begin, self._ends[log.name]) for log in self._logs)
         self.end = sum(self._ends.values())
 
@@ -322,13 +316,14 @@ class MergedLogIndex:
         return self._index_of(lines[0]) if lines else None
 
 
-def _find_settled_end(log: ReplicaLogIndex, until: int) -> int:
-    """Return the number after the last line from before ``until`` (Unix time, µs).
+def _find_visible_end(log: ReplicaLogIndex, until: int | None) -> int:
+    """Return the number after the last line from before ``until``.
 
-    Lines from the future are visible: another clock is ahead, or this one was set back.
+    Lines from the future do not wait: the clock was set back, and this may take long to pass.
     """
-    is_ahead = log.count_before(time.time_ns() // 1000 + 1) < log.end
-    return log.end if is_ahead else log.count_before(until)
+    if until is None or log.count_before(time.time_ns() // 1000 + 1) < log.end:
+        return log.end
+    return log.count_before(until)
 
 
 def advance_cursor(cursor: Cursor, lines: Iterable[LogLine]) -> Cursor:

@@ -207,7 +207,7 @@ def _read_stamp(directory: Path, replica: ReplicaId) -> Hashable:
 
 
 class _LocalLogs:
-    """The logs of a job of this machine, as files of its own."""
+    """The logs of a job of this machine, in the files that its supervisor writes."""
 
     def __init__(self, backend: LocalLogBackend, name: str) -> None:
         self._backend = backend
